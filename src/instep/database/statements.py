@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import LiteralString, cast
 
 from psycopg import sql
 
@@ -34,12 +33,12 @@ def load(package: str, file: str) -> Mapping[str, str]:
 def fragment(text: str) -> sql.SQL:
     """A piece of SQL that holds an expression of the user or of a declaration, for use in a template that is
     executed with parameters: its per cent signs are doubled."""
-    return sql.SQL(cast(LiteralString, text.replace("%", "%%")))
+    return sql.SQL(text.replace("%", "%%"))
 
 
 def compose(package: str, file: str, name: str, **fragments: sql.Composable) -> sql.Composed:
     """One template with its fragments in place, to be a fragment of another."""
-    return sql.SQL(cast(LiteralString, load(package, file)[name])).format(**fragments)
+    return sql.SQL(load(package, file)[name]).format(**fragments)
 
 
 class Statements(dict[str, bytes]):

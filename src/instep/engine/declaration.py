@@ -100,7 +100,7 @@ class Columns:
         self.key = tuple(key)
         self.names = tuple(f"key_{i}" for i in range(1, len(self.key) + 1))
 
-    def list(self, alias: str = "", order: str = "") -> sql.Composed:
+    def listed(self, alias: str = "", order: str = "") -> sql.Composed:
         """`a.key_1 desc, a.key_2 desc` for alias "a" and order "desc"."""
         prefix = f"{alias}." if alias else ""
         return sql.SQL(", ").join(fragment(f"{prefix}{name} {order}".rstrip()) for name in self.names)
@@ -151,7 +151,7 @@ class Columns:
 
 def raw(text: str) -> sql.SQL:
     """SQL of our own with placeholders in it: nothing is escaped."""
-    return sql.SQL(text)  # type: ignore[arg-type]
+    return sql.SQL(text)
 
 
 def _array(type: str) -> str:
@@ -188,12 +188,12 @@ def fragments(declaration: Declaration) -> dict[str, sql.Composable]:
         "stamp": declaration.stamp,
         "relation": declaration.source.relation,
         "source_rows": source_rows(declaration),
-        "key": columns.list(),
+        "key": columns.listed(),
         "key_definitions": columns.definitions(),
-        "key_desc": columns.list(order="desc"),
+        "key_desc": columns.listed(order="desc"),
         "key_unnest": columns.unnest(),
         "key_values": columns.values(),
-        **{f"key_{alias}": columns.list(alias) for alias in "agklosdtcn"},
+        **{f"key_{alias}": columns.listed(alias) for alias in "agklosdtcn"},
         **{
             f"on_{left}_{right}": columns.equal(left, right)
             for left, right in (
