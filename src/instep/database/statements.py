@@ -36,7 +36,7 @@ def fragment(text: str) -> sql.SQL:
     return sql.SQL(text.replace("%", "%%"))
 
 
-def compose(package: str, file: str, name: str, **fragments: sql.Composable) -> sql.Composed:
+def compose(package: str, file: str, name: str, /, **fragments: sql.Composable) -> sql.Composed:
     """One template with its fragments in place, to be a fragment of another."""
     return sql.SQL(load(package, file)[name]).format(**fragments)
 

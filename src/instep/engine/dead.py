@@ -1,0 +1,91 @@
+"""Dead letters are not a graveyard: list by kind, show, replay, discard.
+
+A change of content or of target replays them by itself (absorb and sweep do that). Replays and discards commit
+synchronously.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from instep.database.statements import Statements
+from instep.database.transactions import transaction
+from instep.engine.declaration import Columns, Declaration, Key, fragments
+from instep.engine.ports import Conn
+
+PIECE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Dead letters of one error kind, with the newest as the example."""
+
+    derivation: str
+    kind: str
+    count: int
+    oldest: datetime
+    example_key: Key
+    example_error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    key: Key
+    target: str
+    kind: str
+    error: str
+    attempts: int
+    failed_at: datetime
+    failed_hash: bytes | None
+    discarded_at: datetime | None = None
+    discard_reason: str | None = None
+
+
+class DeadLetters:
+    def __init__(self, declaration: Declaration) -> None:
+        self._name, self._columns = declaration.name, Columns(declaration.source.key)
+        self._sql = Statements(
+            "instep.engine", "dead.sql", **fragments(declaration), key_e=self._columns.listed("e")
+        )
+
+    async def kinds(self, conn: Conn) -> list[Kind]:
+        rows = await (await conn.execute(self._sql["kinds"], {})).fetchall()
+        return [
+            Kind(self._name, kind, count, oldest, tuple(rest[:-1]), rest[-1])
+            for kind, count, oldest, *rest in rows
+        ]
+
+    async def letters(self, conn: Conn, kind: str | None = None, limit: int = 100) -> list[Letter]:
+        """The newest first."""
+        width = len(self._columns.names)
+        rows = await (await conn.execute(self._sql["letters"], {"kind": kind, "limit": limit})).fetchall()
+        return [Letter(row[:width], *row[width:]) for row in rows]
+
+    async def show(self, conn: Conn, key: Key) -> list[Letter]:
+        """The letters of one entity, one for each target; discarded ones too."""
+        rows = await (await conn.execute(self._sql["show"], self._columns.one(key))).fetchall()
+        return [Letter(key, *row) for row in rows]
+
+    async def replay(self, conn: Conn, *, key: Key | None = None, kind: str | None = None) -> int:
+        """Make them wait again, with all attempts: one entity's, a kind's, or all."""
+        return await self._change(conn, "replay", key, {"kind": kind})
+
+    async def discard(self, conn: Conn, why: str, *, key: Key | None = None, kind: str | None = None) -> int:
+        """Set aside with a reason: out of all counts until the content changes."""
+        return await self._change(conn, "discard", key, {"kind": kind, "why": why})
+
+    async def _change(self, conn: Conn, verb: str, key: Key | None, values: dict[str, Any]) -> int:
+        if key is not None:
+            async with transaction(conn):
+                cursor = await conn.execute(self._sql[f"{verb}_key"], values | self._columns.one(key))
+                return len(await cursor.fetchall())
+        total = 0
+        while True:
+            async with transaction(conn):
+                cursor = await conn.execute(self._sql[f"{verb}_kind"], values | {"limit": PIECE})
+                changed = len(await cursor.fetchall())
+            total += changed
+            if changed < PIECE:
+                return total

@@ -1,0 +1,67 @@
+-- Dead letters: listed by kind, shown, replayed, discarded. Discarded ones stay as rows, out of all counts,
+-- until their content changes (else the next sweep would make them anew).
+
+-- name: kinds
+select k.error_kind, k.count, k.oldest, {key_e}, e.last_error
+from (
+    select error_kind, count(*) as count, min(failed_at) as oldest, max(failed_at) as newest
+    from {outbox} where failed_at is not null and discarded_at is null group by error_kind
+) k
+cross join lateral (
+    select * from {outbox} o
+    where o.failed_at is not null and o.discarded_at is null and o.error_kind is not distinct from k.error_kind
+    order by o.failed_at desc limit 1
+) e
+order by k.count desc, k.error_kind
+
+-- name: letters
+select {key_o}, o.target, o.error_kind, o.last_error, o.attempts, o.failed_at, o.failed_hash
+from {outbox} o
+where o.failed_at is not null and o.discarded_at is null and (%(kind)s::text is null or o.error_kind = %(kind)s)
+order by o.failed_at desc, {key_o} limit %(limit)s
+
+-- name: show
+select o.target, o.error_kind, o.last_error, o.attempts, o.failed_at, o.failed_hash, o.discarded_at, o.discard_reason
+from {outbox} o where ({key_o}) = ({key_values}) and o.failed_at is not null
+order by o.target
+
+-- name: replay_key
+with chosen as materialized (
+    select o.ctid as place from {outbox} o
+    where ({key_o}) = ({key_values}) and o.failed_at is not null order by {key_o}, o.target for update
+)
+update {outbox} o
+set failed_at = null, failed_hash = null, discarded_at = null, discard_reason = null, attempts = 0, claims = 0,
+    not_before = null, generation = generation + 1
+from chosen where o.ctid = chosen.place
+returning 1
+
+-- name: replay_kind
+-- A bounded piece, in key order; called again until it comes back empty.
+with chosen as materialized (
+    select o.ctid as place from {outbox} o
+    where o.failed_at is not null and o.discarded_at is null and (%(kind)s::text is null or o.error_kind = %(kind)s)
+    order by {key_o}, o.target limit %(limit)s for update
+)
+update {outbox} o
+set failed_at = null, failed_hash = null, attempts = 0, claims = 0, not_before = null, generation = generation + 1
+from chosen where o.ctid = chosen.place
+returning 1
+
+-- name: discard_key
+with chosen as materialized (
+    select o.ctid as place from {outbox} o
+    where ({key_o}) = ({key_values}) and o.failed_at is not null and o.discarded_at is null
+    order by {key_o}, o.target for update
+)
+update {outbox} o set discarded_at = now(), discard_reason = %(why)s from chosen where o.ctid = chosen.place
+returning 1
+
+-- name: discard_kind
+with chosen as materialized (
+    select o.ctid as place from {outbox} o
+    where o.failed_at is not null and o.discarded_at is null and (%(kind)s::text is null or o.error_kind = %(kind)s)
+    order by {key_o}, o.target limit %(limit)s for update
+)
+update {outbox} o set discarded_at = now(), discard_reason = %(why)s from chosen where o.ctid = chosen.place
+returning 1

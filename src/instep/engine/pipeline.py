@@ -1,0 +1,117 @@
+"""Overlapping waves: while one is computed, the next is loaded and the last is committed.
+
+At most three waves are in hand, so memory is bounded by three waves' contents. The model is never idle while there
+is something to load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+
+import psycopg
+
+from instep.engine.failures import Stopped, classify, describe
+from instep.engine.halving import Rescue, commit_good
+from instep.engine.ports import Output
+from instep.engine.stopping import Stop
+from instep.engine.wave import Hands, Wave
+from instep.errors import Permanent
+
+
+async def drain(hands: Hands, stop: Stop) -> int:
+    """Work until nothing can be claimed; the number of entries claimed. On SIGINT finishes what is being computed or
+    committed; when cancelled (SIGTERM) or stopped by an outage releases everything. Raises Stopped."""
+    return await _Drain(hands, stop).run()
+
+
+class _Drain:
+    def __init__(self, hands: Hands, stop: Stop) -> None:
+        self._hands, self._stop = hands, stop
+        self._loading: asyncio.Task[Wave | None] | None = None
+        self._committing: asyncio.Task[None] | None = None
+        self._claimed = 0
+
+    async def run(self) -> int:
+        try:
+            await self._loop()
+        finally:
+            await self._let_go()
+        return self._claimed
+
+    async def _loop(self) -> None:
+        self._loading = asyncio.create_task(self._next())
+        while not self._stop.finishing:
+            wave = await self._loading
+            if wave is None or self._stop.finishing:
+                break
+            self._loading = asyncio.create_task(self._next())
+            await self._work(wave)
+        await self._committed()
+
+    async def _next(self) -> Wave | None:
+        """The next wave that has something to compute."""
+        while not self._stop.finishing:
+            wave = await _database(self._hands.claim())
+            if wave is None:
+                return None
+            self._claimed += len(wave.entries)
+            try:
+                await self._hands.load(wave)
+            except Exception as error:  # noqa: BLE001 - failures.classify names it
+                await Rescue(self._hands).rescue(wave, error)
+                continue
+            if wave.items:
+                return wave
+        return None
+
+    async def _work(self, wave: Wave) -> None:
+        hands, began = self._hands, self._hands.clock.monotonic()
+        try:
+            results = await hands.compute(wave)
+        except Exception as error:  # noqa: BLE001 - failures.classify names it
+            await self._committed()
+            await Rescue(hands).rescue(wave, error)
+        else:
+            await self._committed()
+            self._committing = asyncio.create_task(self._commit(wave, results))
+        hands.event("wave", size=len(wave.items), seconds=hands.clock.monotonic() - began)
+
+    async def _commit(self, wave: Wave, results: Sequence[Output | Permanent]) -> None:
+        rescue = Rescue(self._hands)
+        try:
+            bad = await commit_good(self._hands, wave, results)
+        except Exception as error:  # noqa: BLE001 - failures.classify names it
+            await rescue.rescue(wave, error)
+        else:
+            await rescue.refused(wave, bad)
+        self._hands.event("committed", **self._hands.counters.as_dict())
+
+    async def _committed(self) -> None:
+        if self._committing is not None:
+            committing, self._committing = self._committing, None
+            await committing
+
+    async def _let_go(self) -> None:
+        """End what is under way and give back what is in hand. Runs outside the cancelled scope."""
+        tasks = [task for task in (self._loading, self._committing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.shield(self._release_all())
+
+    async def _release_all(self) -> None:
+        for token, keys in list(self._hands.in_hand.items()):
+            try:
+                await asyncio.wait_for(self._hands.release(token, list(keys)), timeout=10)
+            except (psycopg.Error, TimeoutError) as error:
+                # Left to the lease: the database can't be reached.
+                self._hands.event("left to the lease", size=len(keys), message=describe(error))
+
+
+async def _database(step: Awaitable[Wave | None]) -> Wave | None:
+    """A claim that fails has no wave to halve: trouble of the database is an outage, anything else a defect."""
+    try:
+        return await step
+    except psycopg.Error as error:
+        raise Stopped("outage", classify(error).message) from error

@@ -1,0 +1,320 @@
+"""One run of the derivations of one source: find work, drain it, say what was done.
+
+    find (finding.py)  absorb → sweep          ┐ side by side
+    drain (pipeline.py) claim → … → commit     ┘ for each derivation
+
+A worker is run once and exits, or stays (`follow`); the code is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import orjson
+import psycopg
+
+from instep.clock import Clock
+from instep.database.statements import Statements
+from instep.engine import declared, exclusive
+from instep.engine.declaration import Source, Target, fragments
+from instep.engine.failures import Stopped, describe
+from instep.engine.finding import Finding, Untrustworthy
+from instep.engine.pipeline import drain
+from instep.engine.ports import Conn, Derivation, Observer, RunReport
+from instep.engine.stopping import Stop
+from instep.engine.wave import Hands, Limits
+
+IDLE_SECONDS = 1.0  # between looks for parked entries and what other workers left, with --follow
+OUTAGE_SECONDS = (5.0, 60.0)  # first and longest pause after an outage, with --follow
+BEAT_SECONDS = 2.0
+
+
+class Connections(Protocol):
+    """What a run needs of the database: connections of its own, which it closes."""
+
+    async def dedicated(self) -> Conn: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    limits: Limits = field(default_factory=Limits)
+    follow: bool = False
+    poll_seconds: float = 0.25
+    sweep_every: float | None = None
+
+
+async def run(
+    database: Connections, source: Source, derivations: Sequence[Derivation], *, clock: Clock, observer: Observer,
+    options: Options, stop: Stop,
+) -> list[RunReport]:  # fmt: skip
+    """Run `derivations`, all of `source`; one report for each, in their order. Raises nothing that a run can report:
+    outages and configuration errors are in the reports."""
+    runs = [_Run(database, derivation, clock, observer, options, stop) for derivation in derivations]
+    try:
+        await asyncio.gather(*(one.open() for one in runs))
+        conn = await database.dedicated()
+    except psycopg.Error as error:
+        for one in runs:
+            one.report.outage = describe(error)
+        await asyncio.gather(*(one.close() for one in runs))
+        return [one.report for one in runs]
+    try:
+        declarations = await declared.read_declarations(conn, source)
+        finding = Finding(source, declarations, clock, observer, options.sweep_every)
+        await _side_by_side(finding, conn, runs, options, stop)
+    finally:
+        await conn.close()
+        await asyncio.gather(*(one.close() for one in runs))
+    return [one.report for one in runs]
+
+
+async def _side_by_side(
+    finding: Finding, conn: Conn, runs: Sequence[_Run], options: Options, stop: Stop
+) -> None:
+    find = finding.follow(conn, stop, options.poll_seconds) if options.follow else finding.once(conn, stop)
+    finder = asyncio.create_task(find)
+    workers = [asyncio.create_task(one.work(finding)) for one in runs]
+    finder.add_done_callback(lambda task: _stop_on_failure(task, runs, workers))
+    try:
+        await asyncio.gather(finder, *workers, return_exceptions=True)
+    except asyncio.CancelledError:
+        for task in (finder, *workers):
+            task.cancel()
+        await asyncio.gather(finder, *workers, return_exceptions=True)
+        for one in runs:
+            one.report.interrupted = True
+        raise
+    for task in workers:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+
+def _stop_on_failure(
+    finder: asyncio.Task[None], runs: Sequence[_Run], workers: Sequence[asyncio.Task[None]]
+) -> None:
+    """Work that can't be found can't be drained: every derivation of the source stops and says why."""
+    if finder.cancelled() or (error := finder.exception()) is None:
+        return
+    for one in runs:
+        one.finding_failed = error
+    for task in workers:
+        task.cancel()
+
+
+class _Run:
+    """One derivation in one run: its connections, its report, its row in instep.run."""
+
+    def __init__(
+        self,
+        database: Connections,
+        derivation: Derivation,
+        clock: Clock,
+        observer: Observer,
+        options: Options,
+        stop: Stop,
+    ) -> None:
+        self.report = RunReport(derivation.declaration.name)
+        self.finding_failed: BaseException | None = None
+        self._database, self._derivation, self._clock, self._observer = database, derivation, clock, observer
+        self._options, self._stop = options, stop
+        self._sql = Statements("instep.engine", "run.sql", **fragments(derivation.declaration))
+        self._conns: list[Conn] = []
+        self._hands: list[Hands] = []
+        self._exclusive: exclusive.Exclusive | None = None
+        self._began, self._id = clock.monotonic(), 0
+
+    async def open(self) -> None:
+        for _ in range(3):
+            self._conns.append(await self._database.dedicated())
+        name = self.report.name
+        self._id = await self._value("start", derivation=name)
+        for target in await declared.read_targets(self._conns[0], name):
+            reader, writer, _ = self._conns
+            self._hands.append(
+                Hands(
+                    self._derivation, target, reader, writer, self._clock, self._options.limits, self._observer,
+                    self.report.counters,
+                )
+            )  # fmt: skip
+
+    async def work(self, finding: Finding) -> None:
+        """Drain until nothing is left (or for ever). Every outcome but a defect ends in the report."""
+        detail = ""
+        try:
+            await self._acquire()
+            for hands in self._hands:
+                await self._prepare(hands.target)
+            await self._until_drained(finding)
+        except Stopped as stopped:
+            self._stopped(stopped)
+        except exclusive.HeldElsewhere as held:
+            detail = str(held)
+            self._observer.event(
+                "held elsewhere", {"derivation": self.report.name, "message": detail, "hint": held.hint}
+            )
+        except psycopg.Error as error:
+            self._stopped(Stopped("outage", describe(error)))
+        except asyncio.CancelledError:
+            self._cancelled()
+            if self.finding_failed is None:
+                await asyncio.shield(self._finish(finding, detail))
+                raise
+        await self._finish(finding, detail)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(conn.close() for conn in self._conns))
+
+    def _cancelled(self) -> None:
+        match self.finding_failed:
+            case None:
+                self.report.interrupted = True
+            case Untrustworthy() as error:
+                self.report.configuration = f"{error}: {error.hint}" if error.hint else str(error)
+            case psycopg.Error() as error:
+                self.report.outage = describe(error)
+            case error:
+                raise RuntimeError("looking for work failed") from error
+
+    async def _acquire(self) -> None:
+        if not self._derivation.sink.transactional:
+            self._exclusive = await exclusive.acquire(self._conns[2], self.report.name, self._clock)
+
+    async def _prepare(self, target: Target) -> None:
+        conn, sink = self._conns[1], self._derivation.sink
+        await sink.prepare(conn, target)
+        if not await sink.intact(conn, target):
+            self._observer.event("made again", {"derivation": self.report.name, "target": target.name})
+            await conn.execute(self._sql["forget_stamps"], {"target": target.name})
+            reason = "the output was not what the database knows"
+            await conn.execute(self._sql["sweep_due"], {"reason": reason, "derivation": self.report.name})
+
+    async def _until_drained(self, finding: Finding) -> None:
+        beat = asyncio.create_task(self._beat(finding))
+        work = asyncio.create_task(self._follow(finding) if self._options.follow else self._once(finding))
+        try:
+            await asyncio.wait((beat, work), return_when=asyncio.FIRST_COMPLETED)
+            if beat.done():
+                beat.result()
+            await work
+        finally:
+            for task in (beat, work):
+                task.cancel()
+            await asyncio.gather(beat, work, return_exceptions=True)
+
+    async def _once(self, finding: Finding) -> None:
+        while not self._stop.finishing:
+            last = finding.complete.is_set()  # asked before the drain: what is found during it is drained too
+            drained = await self._drain()
+            if last and not drained:
+                break
+            if not drained:
+                await finding.wait(IDLE_SECONDS)
+        if not self._stop.finishing:
+            await self._sink_finish()
+
+    async def _follow(self, finding: Finding) -> None:
+        pause = OUTAGE_SECONDS[0]
+        idle = False
+        while not self._stop.finishing:
+            try:
+                drained = await self._drain()
+                pause = OUTAGE_SECONDS[0]
+            except Stopped as stopped:
+                self._observer.event(
+                    "outage", {"derivation": self.report.name, "message": str(stopped), "seconds": pause}
+                )
+                if await self._stop.wait(max(pause, stopped.retry_after or 0.0)):
+                    return
+                pause = min(pause * 2, OUTAGE_SECONDS[1])
+                continue
+            if drained:
+                idle = False
+                continue
+            if not idle and finding.complete.is_set():
+                await self._sink_finish()
+                idle = True
+            await finding.wait(IDLE_SECONDS)
+
+    async def _drain(self) -> int:
+        claimed = 0
+        for hands in self._hands:
+            async with hands.reading() as conn:
+                await hands.outbox.let_in(conn)
+            claimed += await drain(hands, self._stop)
+        return claimed
+
+    async def _sink_finish(self) -> None:
+        for hands in self._hands:
+            await self._derivation.sink.finish(self._conns[1], hands.target)
+
+    async def _beat(self, finding: Finding) -> None:
+        """Renew the leases of what is in hand, the hold on the output, and the run's row; tell how much is left."""
+        conn = self._conns[2]
+        while True:
+            for hands in self._hands:
+                await hands.renew(conn)
+            if self._exclusive is not None and not await self._exclusive.renew(conn):
+                raise Stopped("outage", f"the hold on {self._exclusive.name} was lost to another worker")
+            await self._tell_progress(conn, finding)
+            await asyncio.sleep(min(BEAT_SECONDS, self._options.limits.lease_seconds / 3))
+
+    async def _tell_progress(self, conn: Conn, finding: Finding) -> None:
+        report = self.report
+        report.counters.enqueued = finding.enqueued[report.name]
+        report.pending = sum([await hands.outbox.waiting(conn) for hands in self._hands])
+        counters = report.counters.as_dict()
+        await conn.execute(self._sql["seen"], {"id": self._id, "counters": orjson.dumps(counters).decode()})
+        self._observer.event(
+            "progress",
+            {
+                "derivation": report.name,
+                "waiting": report.pending,
+                "finding": not finding.complete.is_set(),
+                **counters,
+            },
+        )
+
+    def _stopped(self, stopped: Stopped) -> None:
+        if stopped.reason == "outage":
+            self.report.outage = str(stopped)
+        else:
+            self.report.configuration = str(stopped)
+
+    async def _finish(self, finding: Finding, detail: str) -> None:
+        report = self.report
+        report.seconds = self._clock.monotonic() - self._began
+        report.counters.enqueued = finding.enqueued[report.name]
+        report.interrupted = report.interrupted or (self._stop.finishing and not self._options.follow)
+        try:
+            conn = self._conns[2]
+            report.pending = sum([await hands.outbox.waiting(conn) for hands in self._hands])
+            if self._exclusive is not None:
+                await self._exclusive.release(conn)
+            counters = orjson.dumps(report.counters.as_dict()).decode()
+            detail = report.outage or report.configuration or detail
+            await self._value(
+                "finish", id=self._id, outcome=_outcome(report), detail=detail or None, counters=counters
+            )
+        except psycopg.Error as error:
+            report.outage = report.outage or describe(error)
+        self._observer.event(
+            "finished", {"derivation": report.name, "waiting": report.pending, **report.counters.as_dict()}
+        )
+
+    async def _value(self, statement: str, **values: object) -> int:
+        cursor = await self._conns[2].execute(self._sql[statement], values)
+        row = await cursor.fetchone() if cursor.description else None
+        return int(row[0]) if row else 0
+
+
+def _outcome(report: RunReport) -> str:
+    if report.outage:
+        return "outage"
+    if report.configuration:
+        return "configuration"
+    if report.interrupted:
+        return "interrupted"
+    return "failed" if report.exit_code else "ok"
