@@ -119,7 +119,7 @@ class Columns:
     def selected(self, alias: str = "a") -> sql.Composed:
         """`a."id" as key_1, …`: the source's own key columns under our names."""
         return sql.SQL(", ").join(
-            sql.SQL("{}.{} as {}").format(sql.Identifier(alias), sql.Identifier(c.name), sql.Identifier(name))
+            sql.SQL("{}.{} as {}").format(sql.Identifier(alias), quoted(c.name), sql.Identifier(name))
             for name, c in zip(self.names, self.key, strict=True)
         )
 
@@ -127,7 +127,8 @@ class Columns:
         """`unnest(%(key_1)s::bigint[], …, %(hash)s::bytea[]) as k(key_1, …, hash)`, fed by `arrays` and further
         (name, type) columns. Casts are written out: psycopg picks the smallest type by value, and plans multiply."""
         arrays = [
-            f"%({name})s::{_array(column.type)}" for name, column in zip(self.names, self.key, strict=True)
+            f"%({name})s::{array_type(column.type)}"
+            for name, column in zip(self.names, self.key, strict=True)
         ]
         arrays += [f"%({name})s::{type}[]" for name, type in more]
         names = ", ".join((*self.names, *(name for name, _ in more)))
@@ -149,12 +150,18 @@ class Columns:
         return {f"{prefix}{name}": value for name, value in zip(self.names, key, strict=True)}
 
 
+def quoted(*names: str) -> sql.SQL:
+    """A quoted, perhaps qualified name of the user's, for a template that is executed with parameters: psycopg reads
+    the per cent sign in a name too."""
+    return fragment(sql.Identifier(*names).as_string(None))
+
+
 def raw(text: str) -> sql.SQL:
     """SQL of our own with placeholders in it: nothing is escaped."""
     return sql.SQL(text)
 
 
-def _array(type: str) -> str:
+def array_type(type: str) -> str:
     """Array type for a key type; a length modifier is dropped, it has no meaning for a comparison."""
     return f"{type.split('(')[0]}[]"
 
@@ -175,7 +182,7 @@ def source_rows(declaration: Declaration) -> sql.Composed:
         eligible=fragment(declaration.eligible),
         hash=fragment(declaration.hash),
         newest=fragment(newest),
-        relation=declaration.source.relation,
+        relation=quoted(declaration.source.schema, declaration.source.table),
     )
 
 
@@ -186,7 +193,7 @@ def fragments(declaration: Declaration) -> dict[str, sql.Composable]:
         "change": declaration.source.change,
         "outbox": declaration.outbox,
         "stamp": declaration.stamp,
-        "relation": declaration.source.relation,
+        "relation": quoted(declaration.source.schema, declaration.source.table),
         "source_rows": source_rows(declaration),
         "key": columns.listed(),
         "key_definitions": columns.definitions(),
@@ -211,6 +218,7 @@ def fragments(declaration: Declaration) -> dict[str, sql.Composable]:
                 "ck",
                 "gd",
                 "cd",
+                "sg",
             )
         },
     }
