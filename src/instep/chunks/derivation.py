@@ -1,0 +1,300 @@
+"""The derivation that embeds: rows → texts → chunks → vectors.
+
+Invariants:
+- hash and content of a row come from one snapshot (test_chunks_derivation.py: test_load_is_one_snapshot);
+- a text that an entity's chunks already hold is not sent again (test_one_of_fifty_paragraphs), equal texts of a
+  wave are sent once (test_equal_texts_are_sent_once);
+- no more than `CONTENT_BYTES` of content is held for a wave, but for a single row that is larger (test_deferred).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+from psycopg import sql
+
+from instep.chunks.entity_chunks import EntityChunks, Vectors
+from instep.chunks.names import chunk_tables
+from instep.chunks.sink import ChunkSink, Dedicated
+from instep.chunks.splitting import split_all, splitter_of, tokens_of
+from instep.database.statements import Statements, compose, fragment
+from instep.engine.declaration import Columns, Declaration, Key, Target, quoted
+from instep.engine.ports import Conn, Item, Loaded, Output
+from instep.errors import Configuration, Permanent
+from instep.inference.ports import Embedded, Embedder
+from instep.text.compose import entity_text
+from instep.text.split import Splitter
+
+CONTENT_BYTES = 16 * 1024 * 1024
+_THREAD_BYTES = (
+    256 * 1024
+)  # splitting less than this takes the event loop no longer than a thread's start is worth
+_LARGEST_HALF = 65_504.0
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """How a target's outputs are made: its model, its splitter and what stands before each text."""
+
+    embedder: Embedder
+    splitter: Splitter
+    document_prefix: str = ""
+
+
+def making_of(target: Target, embedder: Embedder) -> Making:
+    """What a target's spec says, with `embedder` as its model. Refused for a splitter that needs the tokenizer of a
+    model that has none at hand."""
+    prefix = str(target.spec.get("document_prefix", ""))
+    count, code = embedder.measure(), str(target.spec["splitter"])
+    if count is None or "c" in code:
+        return Making(embedder, splitter_of(code, None), prefix)
+    # The prefix is sent along, and the model's own marks: both must fit.
+    return Making(embedder, splitter_of(code, tokens_of(count), count(prefix)), prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedText:
+    """The content of an item: the texts of its chunks by hash, and which of them need no computing."""
+
+    hashes: tuple[bytes, ...]
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    texts: Mapping[bytes, str]
+    reusable: frozenset[bytes] = frozenset()
+
+
+class ChunkDerivation:
+    """`engine.ports.Derivation` over a table's text columns (`declaration.options["text"]`). `making` gives what a
+    target is made by; it is asked once for each target."""
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        making: Callable[[Target], Making],
+        dedicated: Dedicated | None = None,
+        content_bytes: int = CONTENT_BYTES,
+    ) -> None:
+        self._declaration = declaration
+        self._sink = ChunkSink(declaration, dedicated)
+        self._make = making
+        self._made: dict[int, Making] = {}
+        self._columns = Columns(declaration.source.key)
+        self._content_bytes = content_bytes
+        self._statements: dict[int, Statements] = {}
+
+    @property
+    def declaration(self) -> Declaration:
+        return self._declaration
+
+    @property
+    def sink(self) -> ChunkSink:
+        return self._sink
+
+    async def load(
+        self, conn: Conn, target: Target, keys: Sequence[Key], stamped: Mapping[Key, bytes]
+    ) -> Loaded:
+        statements = self._bound(target)
+        parameters = {**self._columns.arrays(keys), "place": list(range(len(keys)))}
+        rows = await (
+            await conn.execute(statements["load"], {**parameters, "limit": self._content_bytes}, binary=True)
+        ).fetchall()
+        items: list[Item] = []
+        deferred: list[Key] = []
+        changed: list[tuple[Key, bytes, list[str | None]]] = []
+        size = 0
+        for place, present, hash, *values in sorted(rows, key=lambda row: row[0]):
+            key = keys[place]
+            if not present:
+                deferred.append(key)
+            elif stamped.get(key) == hash:
+                items.append(Item(key, hash, None))
+            else:
+                changed.append((key, hash, values))
+                size += sum(len(value) for value in values if value)
+        if changed:
+            splitting = self.making(target)
+            texts = [values for _, _, values in changed]
+            if size > _THREAD_BYTES:
+                prepared = await asyncio.to_thread(_prepare, splitting, texts)
+            else:
+                prepared = _prepare(splitting, texts)
+            earlier = [place for place, (key, _, _) in enumerate(changed) if key in stamped]
+            reusable = await self._existing(conn, statements, [changed[place][0] for place in earlier])
+            for place, hashes in zip(earlier, reusable, strict=True):
+                text = prepared[place]
+                prepared[place] = PreparedText(
+                    text.hashes, text.starts, text.ends, text.texts, hashes & text.texts.keys()
+                )
+            items += [
+                Item(key, hash, text, sum(map(len, text.texts.values())))
+                for (key, hash, _), text in zip(changed, prepared, strict=True)
+            ]
+        return Loaded(items, deferred)
+
+    async def compute(self, target: Target, items: Sequence[Item]) -> Sequence[Output | Permanent]:
+        making = self.making(target)
+        rows: dict[bytes, int] = {}  # hash of a text → its row among the vectors
+        texts: list[str] = []
+        for item in items:
+            prepared: PreparedText = item.content
+            for digest, text in prepared.texts.items():
+                if digest not in rows and digest not in prepared.reusable:
+                    rows[digest] = len(texts)
+                    texts.append(making.document_prefix + text)
+        dimensions = int(target.spec["dimensions"])
+        embedded = await making.embedder.embed(texts) if texts else _nothing(dimensions)
+        self._check(target, embedded.vectors, dimensions)
+        failures = dict(embedded.failures)
+        if target.spec["type"] == "halfvec" and texts:
+            failures = {**_out_of_range(embedded.vectors), **failures}
+        return [_output(item, rows, embedded, failures) for item in items]
+
+    async def probe(self, target: Target) -> None:
+        await self.making(target).embedder.probe()
+
+    def making(self, target: Target) -> Making:
+        made = self._made.get(target.id)
+        if made is None:
+            made = self._made[target.id] = self._make(target)
+        return made
+
+    async def _existing(
+        self, conn: Conn, statements: Statements, keys: Sequence[Key]
+    ) -> list[frozenset[bytes]]:
+        """The hashes of the texts that each key's chunks hold now."""
+        if not keys:
+            return []
+        parameters = {**self._columns.arrays(keys), "place": list(range(len(keys)))}
+        found: list[set[bytes]] = [set() for _ in keys]
+        rows = await (await conn.execute(statements["existing"], parameters, binary=True)).fetchall()
+        for place, digest in rows:
+            found[place].add(digest)
+        return [frozenset(hashes) for hashes in found]
+
+    def _check(self, target: Target, vectors: Vectors, dimensions: int) -> None:
+        if vectors.ndim != 2 or vectors.shape[1] != dimensions:
+            raise Configuration(
+                f"the model gives vectors of {vectors.shape[-1]} dimensions, target {target.name} of "
+                f"{self._declaration.name} holds {dimensions}",
+                setting="INSTEP_EMBED_MODEL",
+                hint="point INSTEP_EMBED_MODEL and INSTEP_EMBED_URL at the model that the target names",
+            )
+
+    def _bound(self, target: Target) -> Statements:
+        bound = self._statements.get(target.id)
+        if bound is None:
+            bound = self._statements[target.id] = Statements(
+                "instep.chunks", "derivation.sql", **self._fragments(target)
+            )
+        return bound
+
+    def _fragments(self, target: Target) -> dict[str, sql.Composable]:
+        declaration, columns = self._declaration, self._columns
+        values = [sql.SQL("{}::text").format(quoted(name)) for name in declaration.options["text"]]
+        names = [fragment(f"text_{place}") for place in range(1, len(values) + 1)]
+        over = {
+            "selected_key": columns.selected("a"),
+            "relation": quoted(declaration.source.schema, declaration.source.table),
+        }
+        sizes = [sql.SQL("coalesce(octet_length({}), 0)").format(value) for value in values]
+        return {
+            "chunk": chunk_tables(declaration, target).chunk,
+            "keys_placed": columns.unnest(("place", "integer")),
+            "key_k": columns.listed("k"),
+            "on_s_k": columns.equal("s", "k"),
+            "on_c_k": columns.equal("c", "k"),
+            "on_c_z": columns.equal("c", "z"),
+            "texts": sql.SQL(", ").join(sql.SQL("c.{}").format(name) for name in names),
+            "sizes": compose(
+                "instep.chunks",
+                "derivation.sql",
+                "sizes",
+                eligible=fragment(declaration.eligible),
+                size=sql.SQL(" + ").join(sizes),
+                **over,
+            ),
+            "contents": compose(
+                "instep.chunks",
+                "derivation.sql",
+                "contents",
+                hash=fragment(declaration.hash),
+                columns=sql.SQL(", ").join(
+                    sql.SQL("{} as {}").format(value, name) for value, name in zip(values, names, strict=True)
+                ),
+                **over,
+            ),
+        }
+
+
+def _prepare(making: Making, rows: Sequence[Sequence[str | None]]) -> list[PreparedText]:
+    prefix = making.document_prefix
+    prepared = []
+    for chunks in split_all(making.splitter, [entity_text(values) for values in rows]):
+        hashes = tuple([sha256((prefix + chunk.text).encode()).digest() for chunk in chunks])
+        prepared.append(
+            PreparedText(
+                hashes,
+                tuple([chunk.start for chunk in chunks]),
+                tuple([chunk.end for chunk in chunks]),
+                {digest: chunk.text for digest, chunk in zip(hashes, chunks, strict=True)},
+            )
+        )
+    return prepared
+
+
+def _output(
+    item: Item, rows: Mapping[bytes, int], embedded: Embedded, failures: Mapping[int, Permanent]
+) -> Output | Permanent:
+    prepared: PreparedText = item.content
+    fresh = {digest: text for digest, text in prepared.texts.items() if digest not in prepared.reusable}
+    places = [rows[digest] for digest in fresh]
+    if failures:
+        for place, digest in zip(places, fresh, strict=True):
+            if place in failures:
+                return _of_chunk(failures[place], prepared, digest)
+    chunks = EntityChunks(
+        prepared.hashes, prepared.starts, prepared.ends, fresh, _rows(embedded.vectors, places)
+    )
+    truncated = sum(place in embedded.truncated for place in places) if embedded.truncated else 0
+    return Output(item.key, item.hash, chunks, reused=len(prepared.reusable), truncated=truncated)
+
+
+def _rows(vectors: Vectors, places: Sequence[int]) -> Vectors:
+    """A view where the rows follow one another, which is so unless texts repeat."""
+    if not places:
+        return vectors[:0]
+    first, last = places[0], places[-1]
+    if last - first + 1 == len(places) and all(place == first + at for at, place in enumerate(places)):
+        return vectors[first : last + 1]
+    return vectors[list(places)]
+
+
+def _of_chunk(failure: Permanent, prepared: PreparedText, digest: bytes) -> Permanent:
+    """The server's word for one text, with the chunk's place where there are several."""
+    if len(prepared.hashes) == 1:
+        return failure
+    ordinal, characters = prepared.hashes.index(digest), len(prepared.texts[digest])
+    return Permanent(
+        f"{failure} for chunk {ordinal + 1} of {len(prepared.hashes)} ({characters:,} characters)",
+        kind=failure.kind,
+        hint=failure.hint,
+    )
+
+
+def _out_of_range(vectors: Vectors) -> dict[int, Permanent]:
+    bad = np.flatnonzero(np.abs(vectors).max(axis=1) > _LARGEST_HALF)
+    return {
+        int(row): Permanent(
+            f"the vector holds a number beyond {_LARGEST_HALF:,.0f}, which halfvec cannot",
+            kind="vector out of range",
+        )
+        for row in bad
+    }
+
+
+def _nothing(dimensions: int) -> Embedded:
+    return Embedded(np.empty((0, dimensions), dtype=np.float32), {}, frozenset())

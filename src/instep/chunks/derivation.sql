@@ -1,0 +1,22 @@
+-- Reading the rows of a wave. Each statement sees one snapshot: the hash that is stamped belongs to the content.
+
+-- name: load
+-- First sizes alone (no value is fetched from its out-of-line storage), then hash and content of as many as fit,
+-- the first of the wave in any case. A row without content is one that did not fit.
+with sized as materialized (
+    select k.place, {key_k}, sum(s.size) over (order by k.place) as running
+    from {keys_placed} join {sizes} s on {on_s_k}
+    where s.eligible
+)
+select z.place, c.present, c.content_hash, {texts}
+from sized z left join {contents} c on {on_c_z}
+    and (z.running <= %(limit)s::bigint or z.place = (select min(place) from sized))
+
+-- name: sizes
+(select {selected_key}, ({eligible}) is true as eligible, {size} as size from {relation} as a)
+
+-- name: contents
+(select {selected_key}, true as present, {hash} as content_hash, {columns} from {relation} as a)
+
+-- name: existing
+select k.place, c.text_hash from {keys_placed} join {chunk} c on {on_c_k}

@@ -1,0 +1,24 @@
+"""What one entity's text became, between the model and the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Vectors = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class EntityChunks:
+    """`hashes`, `starts`, `ends` stand in ordinal order, spans in characters of the entity's text; equal texts of one
+    entity share a hash. `fresh` maps the hash of each text that was computed to the text, in the order of the rows of
+    `vectors` (float32, one row each). A hash that is not in `fresh` is one that the tables were seen to hold."""
+
+    hashes: tuple[bytes, ...]
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    fresh: Mapping[bytes, str]
+    vectors: Vectors
