@@ -54,8 +54,6 @@ class Committer:
             "instep.engine",
             "commit.sql",
             **fragments(declaration),
-            on_o_k=columns.equal("o", "k"),
-            on_s_k=columns.equal("s", "k"),
             key_hash_unnest=columns.unnest(("hash", "bytea")),
         )
 

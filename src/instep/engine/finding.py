@@ -71,6 +71,14 @@ class Finding:
         except TimeoutError:
             return
 
+    async def completed(self, seconds: float) -> None:
+        """Until the first pass is over, or `seconds` have passed."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.complete.wait()
+        except TimeoutError:
+            return
+
     async def _verify(self, conn: Conn) -> None:
         verified = await install.verify(conn, self.source.name)
         for repaired in verified.repaired:

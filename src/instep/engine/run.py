@@ -28,6 +28,7 @@ from instep.engine.stopping import Stop
 from instep.engine.wave import Hands, Limits
 
 IDLE_SECONDS = 1.0  # between looks for parked entries and what other workers left, with --follow
+FIRST_PASS_SECONDS = 3.0  # that a run waits for all its work to be found before it begins with what there is
 OUTAGE_SECONDS = (5.0, 60.0)  # first and longest pause after an outage, with --follow
 BEAT_SECONDS = 2.0
 
@@ -205,6 +206,8 @@ class _Run:
             await asyncio.gather(beat, work, return_exceptions=True)
 
     async def _once(self, finding: Finding) -> None:
+        # What is worked while a sweep passes it is given back and looked at twice; so a short first pass goes first.
+        await finding.completed(FIRST_PASS_SECONDS)
         while not self._stop.finishing:
             last = finding.complete.is_set()  # asked before the drain: what is found during it is drained too
             drained = await self._drain()
