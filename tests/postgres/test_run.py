@@ -191,10 +191,12 @@ async def test_a_change_during_compute_is_worked_again(world):
     world.derivation.faults.held = asyncio.Event()
     running = asyncio.create_task(world.run())
     await world.derivation.faults.arrived.wait()
-    state = (
-        "select count(*) from pg_stat_activity where datname = current_database() and state like 'idle in%'"
+    await asyncio.sleep(0.3)
+    open_for_long = (
+        "select query from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        " and xact_start < now() - interval '0.2 s'"
     )
-    assert (await (await world.conn.execute(state)).fetchone())[0] == 0
+    assert await (await world.conn.execute(open_for_long)).fetchall() == []
     await world.conn.execute("set lock_timeout = '100ms'")
     await world.conn.execute("update articles set title = 'new text' where id = 1")
     await world.conn.execute("delete from articles where id = 2")

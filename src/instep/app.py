@@ -1,0 +1,286 @@
+"""What CLI, server and users call: one object over a database and its settings.
+
+    async with Instep.open(Settings.load()) as app:
+        await app.run(["articles"])
+        answer = await app.search("articles", "how do I rotate a key")
+
+The app knows no catalogue by name: what a source's derivations are made of comes from the catalogue that its rows
+name (`registry.py`). Adding and removing tables is the tables catalogue's own: `instep.catalogues.tables`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from instep import registry
+from instep.clock import SYSTEM, Clock
+from instep.database.migrations import migrate
+from instep.database.pool import Database
+from instep.engine import declared, keys, status
+from instep.engine.dead import DeadLetters, Kind, Letter
+from instep.engine.declaration import Declaration, Source
+from instep.engine.explain import Explanation, explain
+from instep.engine.ports import Derivation, Observer, RunReport
+from instep.engine.run import Options, run
+from instep.engine.status import Status
+from instep.engine.stopping import Stop
+from instep.engine.wave import Limits
+from instep.errors import Refused
+from instep.settings import Settings
+
+if TYPE_CHECKING:
+    from instep.search.answers import Answer, Mode
+    from instep.search.search import Searchable
+
+READ_POLL_SECONDS = 0.1  # between looks of `wait_until_in_sync`
+
+
+@dataclass(slots=True)
+class Workshop:
+    """What a catalogue makes of one of its sources: its derivations in the order of their bits, and what searches
+    it, made when it is asked for."""
+
+    source: Source
+    derivations: Sequence[Derivation]
+    searchable: Callable[[], Awaitable[Searchable]] | None = None
+    outputs: Callable[[str, tuple[Any, ...]], Awaitable[dict[str, Any]]] | None = (
+        None  # of a derivation and a key
+    )
+    plan: Callable[[], Awaitable[dict[str, Any]]] | None = None
+    close: Callable[[], Awaitable[None]] | None = None
+
+
+class Instep:
+    """Made by `open`, which starts or attaches to the database and brings its schema up to date."""
+
+    def __init__(
+        self, settings: Settings, database: Database, migrated: Sequence[str], clock: Clock = SYSTEM
+    ) -> None:
+        self.settings, self.database, self.migrated, self.clock = settings, database, tuple(migrated), clock
+        self._workshops: dict[str, Workshop] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: Settings) -> AsyncIterator[Self]:
+        """Raises Refused for a server that cannot serve, SettingsError, Outage where none answers."""
+        async with await Database.open(settings) as database:
+            app = cls(settings, database, await migrate(database))
+            try:
+                yield app
+            finally:
+                for workshop in app._workshops.values():
+                    if workshop.close is not None:
+                        await workshop.close()
+
+    async def workshop(self, source: str) -> Workshop:
+        """What a source is made of, by its catalogue; made once. Raises Refused for an unknown name."""
+        if source not in self._workshops:
+            async with self.database.connection() as conn:
+                known = await declared.read_source(conn, source)
+                declarations = await declared.read_declarations(conn, known)
+            catalogue = {c.name: c for c in registry.catalogues()}[declarations[0].catalogue]
+            self._workshops[source] = await registry.load(catalogue.derivations)(self, known, declarations)
+        return self._workshops[source]
+
+    def forget(self, source: str) -> None:
+        """What was known of a source is not so any more: it was added, changed or removed."""
+        self._workshops.pop(source, None)
+
+    async def run(
+        self, names: Sequence[str] = (), *, observer: Observer, stop: Stop | None = None, follow: bool = False
+    ) -> list[RunReport]:
+        """Run sources ("articles": all their derivations) or single derivations ("articles.embed"); none: all.
+        One report for each derivation. Raises Refused for unknown names, before any work."""
+        chosen = await self._chosen(names)
+        settings, stop = self.settings, stop or Stop()
+        options = Options(
+            Limits(
+                settings.batch_size,
+                settings.lease_seconds,
+                settings.call_timeout_seconds,
+                settings.max_attempts,
+            ),
+            follow,
+            settings.poll_seconds,
+            settings.sweep_every_seconds,
+        )
+        reports: list[RunReport] = []
+
+        async def one(workshop: Workshop, derivations: Sequence[Derivation]) -> None:
+            reports.extend(
+                await run(
+                    self.database, workshop.source, derivations, clock=self.clock, observer=observer,
+                    options=options, stop=stop,
+                )
+            )  # fmt: skip
+
+        if follow:
+            async with asyncio.TaskGroup() as group:
+                for workshop, derivations in chosen:
+                    group.create_task(one(workshop, derivations))
+        else:
+            for workshop, derivations in chosen:
+                await one(workshop, derivations)
+        await self._write_metrics(reports)
+        return reports
+
+    async def status(self, names: Sequence[str] = ()) -> list[Status]:
+        """Every derivation, or those named."""
+        async with self.database.connection() as conn:
+            found: list[Status] = []
+            for declaration in await self._declarations(conn, names):
+                targets = await declared.read_targets(conn, declaration.name)
+                reading = next(target for target in targets if target.state == "reading")
+                found.append(await status.read(conn, declaration, reading))
+            return found
+
+    async def search(
+        self, name: str, query: str, *, mode: Mode = "hybrid", where: str = "", limit: int = 10, offset: int = 0,
+        facets: bool = False,
+    ) -> Answer:  # fmt: skip
+        """Search a source. Raises Refused as `instep.search.search` says, and for a source that has no search."""
+        from instep.search.search import Request, search
+
+        workshop = await self.workshop(name)
+        if workshop.searchable is None:
+            raise Refused(f"{name} cannot be searched: nothing of it is indexed")
+        request = Request(query, mode, where, limit, offset, facets)
+        return await search(await workshop.searchable(), self.database.connection, request, self.clock)
+
+    async def explain(self, name: str, key: str) -> Explanation:
+        """The whole story of one row: `name` is a derivation, or a source (its first derivation)."""
+        async with self.database.connection() as conn:
+            declaration = (await self._declarations(conn, [name]))[0]
+            targets = await declared.read_targets(conn, declaration.name)
+            workshop = await self.workshop(declaration.source.name)
+            parsed = keys.parse_key(declaration.source, key)
+            outputs = None
+            if workshop.outputs is not None:
+                outputs = await workshop.outputs(declaration.name, parsed)
+            return await explain(conn, declaration, targets, parsed, outputs)
+
+    async def plan(self, name: str) -> dict[str, Any]:
+        """What a source has, what is still to be made, and what that takes."""
+        source = name.split(".")[0]
+        workshop = await self.workshop(source)
+        found = await self.status([name])
+        planned = await workshop.plan() if workshop.plan is not None else {}
+        return {"name": name, "derivations": [one.as_dict() for one in found], **planned}
+
+    async def dead_kinds(self, name: str | None = None) -> list[Kind]:
+        """Dead letters by kind, of a source, a derivation or all."""
+        async with self.database.connection() as conn:
+            declarations = await self._declarations(conn, [name] if name else [])
+            return [
+                kind for declaration in declarations for kind in await DeadLetters(declaration).kinds(conn)
+            ]
+
+    async def dead_letters(self, name: str, kind: str | None = None, limit: int = 100) -> list[Letter]:
+        async with self.database.connection() as conn:
+            declarations = await self._declarations(conn, [name])
+            return [
+                letter
+                for declaration in declarations
+                for letter in await DeadLetters(declaration).letters(conn, kind, limit)
+            ]
+
+    async def dead_show(self, name: str, key: str) -> list[tuple[str, Letter]]:
+        """The letters of one row, with the derivation of each. Raises Refused where there is none."""
+        async with self.database.connection() as conn:
+            declarations = await self._declarations(conn, [name])
+            parsed = keys.parse_key(declarations[0].source, key)
+            found = [
+                (declaration.name, letter)
+                for declaration in declarations
+                for letter in await DeadLetters(declaration).show(conn, parsed)
+            ]
+        if not found:
+            raise Refused(f"{name} has no dead letter {key}", hint="list them with: instep dead list")
+        return found
+
+    async def dead_replay(
+        self, name: str | None = None, key: str | None = None, kind: str | None = None
+    ) -> int:
+        """Replay one row's, a kind's or all dead letters; how many. Raises Refused for a key without its table."""
+
+        async def replay(letters: DeadLetters, declaration: Declaration, conn: Any) -> int:
+            parsed = keys.parse_key(declaration.source, key) if key is not None else None
+            return await letters.replay(conn, key=parsed, kind=kind)
+
+        return await self._each_dead(name, key, replay)
+
+    async def dead_discard(
+        self, why: str, name: str | None = None, key: str | None = None, kind: str | None = None
+    ) -> int:
+        """Set dead letters aside, with the reason; how many."""
+
+        async def discard(letters: DeadLetters, declaration: Declaration, conn: Any) -> int:
+            parsed = keys.parse_key(declaration.source, key) if key is not None else None
+            return await letters.discard(conn, why, key=parsed, kind=kind)
+
+        return await self._each_dead(name, key, discard)
+
+    async def wait_until_in_sync(self, name: str, key: str, timeout: float = 30.0) -> bool:
+        """For tests and for reading one's own writes: until the row's outputs are of its content now, for each target
+        that is read; False when `timeout` seconds have passed. Works nothing itself: a worker must run."""
+        deadline = self.clock.monotonic() + timeout
+        names = [name] if "." in name else [one.name for one in await self.status([name])]
+        while True:
+            explained = [await self.explain(one, key) for one in names]
+            if all(one.in_sync for one in explained):
+                return True
+            if self.clock.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(READ_POLL_SECONDS)
+
+    async def _write_metrics(self, reports: Sequence[RunReport]) -> None:
+        """A Prometheus textfile for each derivation, where metrics_dir is set."""
+        if self.settings.metrics_dir is None:
+            return
+        from instep.upkeep import textfile
+
+        async with self.database.connection() as conn:
+            for report in reports:
+                stamps = await textfile.read_stamps(conn, report.name)
+                await asyncio.to_thread(textfile.write, self.settings.metrics_dir, stamps, report)
+
+    async def _each_dead(
+        self,
+        name: str | None,
+        key: str | None,
+        act: Callable[[DeadLetters, Declaration, Any], Awaitable[int]],
+    ) -> int:
+        if key is not None and name is None:
+            raise Refused("a key needs its table: which one?", hint="instep dead replay NAME KEY")
+        async with self.database.connection() as conn:
+            declarations = await self._declarations(conn, [name] if name else [])
+            return sum(
+                [await act(DeadLetters(declaration), declaration, conn) for declaration in declarations]
+            )
+
+    async def _chosen(self, names: Sequence[str]) -> list[tuple[Workshop, Sequence[Derivation]]]:
+        async with self.database.connection() as conn:
+            declarations = await self._declarations(conn, names)
+        wanted: dict[str, list[str]] = {}
+        for declaration in declarations:
+            wanted.setdefault(declaration.source.name, []).append(declaration.name)
+        chosen: list[tuple[Workshop, Sequence[Derivation]]] = []
+        for source, derivations in wanted.items():
+            workshop = await self.workshop(source)
+            chosen.append((workshop, [d for d in workshop.derivations if d.declaration.name in derivations]))
+        return chosen
+
+    async def _declarations(self, conn: Any, names: Sequence[str]) -> list[Declaration]:
+        """Of sources and derivations by name, each once, in order; all where none is named."""
+        found: dict[str, Declaration] = {}
+        for name in names or await declared.source_names(conn):
+            if "." in name:
+                found[name] = await declared.read_declaration(conn, name)
+                continue
+            source = await declared.read_source(conn, name)
+            found |= {d.name: d for d in await declared.read_declarations(conn, source)}
+        return list(found.values())
