@@ -5,27 +5,15 @@ A source is held by its OID: a table that was renamed or moved to another schema
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from difflib import get_close_matches
-
 from psycopg.types.json import Jsonb
 
 from instep.database.statements import Statements
 from instep.engine.declaration import Declaration, KeyColumn, Source, Target
 from instep.engine.ports import Conn
+from instep.engine.relations import near
 from instep.errors import Refused
 
 _SQL = Statements("instep.engine", "declared.sql")
-
-
-def near(name: str, known: Sequence[str], things: str) -> str:
-    """A hint that names what the user may have meant, out of `known`."""
-    if close := get_close_matches(name, known, n=3, cutoff=0.5):
-        return "Did you mean " + " or ".join(close) + "?"
-    if not known:
-        return f"There are no {things} yet."
-    more = "" if len(known) <= 20 else ", …"
-    return f"The {things} are: {', '.join(known[:20])}{more}."
 
 
 async def read_source(conn: Conn, name: str) -> Source:

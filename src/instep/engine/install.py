@@ -253,7 +253,7 @@ def _column_problems(
                 what = f"{where}.{name} was dropped"
                 mend = "Add the column again, or `instep tables set` without it."
             problems.append(Problem(what, mend))
-        elif column.type != was["type"]:
+        elif _unmodified(column.type) != _unmodified(was["type"]):
             problems.append(
                 Problem(
                     f"{where}.{name} was {was['type']} and is now {column.type}",
@@ -263,6 +263,11 @@ def _column_problems(
                 )
             )
     return problems
+
+
+def _unmodified(type: str) -> str:
+    """A longer varchar is no other type: our key columns have no length."""
+    return "character varying" if type.startswith("character varying") else type
 
 
 def _partition_changes(members: Sequence[capture.Member], recorded: set[int], seen: set[int]) -> list[str]:

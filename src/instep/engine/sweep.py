@@ -22,6 +22,7 @@ from instep.database.transactions import WORKER, transaction
 from instep.engine.capture import marker_lock
 from instep.engine.declaration import Columns, Declaration, Key, Target, fragments
 from instep.engine.ports import Conn
+from instep.engine.relations import row_estimate
 from instep.errors import Configuration, Permanent, Refused
 
 PIECE = 10_000  # keys
@@ -70,13 +71,6 @@ async def due(conn: Conn, declaration: Declaration, sweep_every: float | None = 
         return f"last swept {age / 3600:.1f} h ago"
     rows = await row_estimate(conn, declaration.source.oid)
     return "small table" if rows < SMALL else None
-
-
-async def row_estimate(conn: Conn, oid: int) -> float:
-    """About how many rows a table has, its partitions and children included, without reading it."""
-    row = await (await conn.execute(_SQL["row_estimate"], {"oid": oid})).fetchone()
-    assert row is not None
-    return float(row[0])
 
 
 class Sweeper:

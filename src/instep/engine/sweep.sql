@@ -11,17 +11,6 @@ select d.sweep_due,
     extract(epoch from clock_timestamp() - d.swept_at)::float8
 from instep.derivation as d where d.name = %(derivation)s
 
--- name: row_estimate
--- The statistics, scaled to the present size; without any, a guess from the size alone.
-with recursive family as (
-    select %(oid)s::oid as oid union select i.inhrelid from pg_catalog.pg_inherits as i join family on family.oid = i.inhparent)
-select coalesce(sum(case
-    when c.relkind <> 'r' then greatest(c.reltuples, 0)
-    when c.reltuples > 0 and c.relpages > 0
-        then c.reltuples / c.relpages * (pg_relation_size(c.oid) / current_setting('block_size')::int)
-    else pg_relation_size(c.oid) / 100 end) filter (where c.relkind <> 'p'), 0)::float8
-from family join pg_catalog.pg_class as c on c.oid = family.oid
-
 -- name: begin_sweep
 -- Up to which marker this sweep comes. A transaction that has drawn a marker's number and is not committed yet holds
 -- the lock shared (capture.sql): what it did is not seen by this sweep, so no marker is passed then.
