@@ -204,10 +204,11 @@ def _postmaster(directory: Path) -> int | None:
 
 
 def _clear_stale_pid(directory: Path) -> None:
-    """PostgreSQL refuses to start while the number in `postmaster.pid` is any live process (or a zombie) of its user.
-    Its own check of the shared memory still guards against backends that outlived their postmaster."""
-    if _pid_file(directory) and _postmaster(directory) is None:
-        (directory / "postmaster.pid").unlink(missing_ok=True)
+    """PostgreSQL refuses to start while the number in one of its two lock files is any live process (or a zombie) of
+    its user. Its own check of the shared memory still guards against backends that outlived their postmaster."""
+    if _postmaster(directory) is None:
+        for file in (directory / "postmaster.pid", *directory.glob(".s.PGSQL.*.lock")):
+            file.unlink(missing_ok=True)
 
 
 def _socket_directory(directory: Path) -> Path:

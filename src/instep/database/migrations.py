@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 LOCK = int.from_bytes(b"instep")  # of pg_advisory_xact_lock
+LOCK_SECONDS = (
+    3.0  # how long a migration waits for a table, so that users' statements do not queue up behind it
+)
+LOCK_TRIES = 20
 _FILE = re.compile(r"^(\d{4})_(\w+)\.sql$")
 
 
@@ -179,9 +183,8 @@ class _Runner:
         return self._session
 
     def _apply_patiently(self, connection: Connection, migration: Migration) -> bool:
-        """A migration waits 3 s at most for a lock on a table, so that the users' own statements do not queue up
-        behind it for long, and comes again."""
-        for attempt in range(1, 21):
+        """A migration that did not get a lock on a table in time is rolled back and comes again."""
+        for attempt in range(1, LOCK_TRIES + 1):
             try:
                 with connection.begin():
                     return self._apply(connection, migration)
@@ -193,7 +196,7 @@ class _Runner:
                     raise cause from None
                 self._cancelled.wait(min(0.2 * attempt, 2.0))
         raise Outage(
-            f"the migration {migration.name} waited 20 times for a lock that another session holds",
+            f"the migration {migration.name} waited {LOCK_TRIES} times for a lock that another session holds",
             hint="look in pg_stat_activity for a long transaction, and run `instep migrate` again",
         )
 
@@ -205,7 +208,7 @@ class _Runner:
         for statement in (
             "set local lock_timeout = '60s'",  # another process's migration may take its time
             f"select pg_advisory_xact_lock({LOCK})",
-            "set local lock_timeout = '3s'",
+            f"set local lock_timeout = '{round(LOCK_SECONDS * 1000)}ms'",
             "create schema if not exists instep",
         ):
             connection.exec_driver_sql(statement)

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
@@ -108,7 +109,10 @@ class Database:
         database = cls(
             dsn, direct, embedded=settings.database_url is None, pooler=pooler, size=settings.pool_size
         )
-        async with await _connect(direct, pooler=False) as conn:
+        conn = await (
+            _connect_embedded(settings.data_dir) if database.embedded else _connect(direct, pooler=False)
+        )
+        async with conn:
             await prepare_server(conn)
         await database._pool.open()
         return database
@@ -244,6 +248,16 @@ async def _connect(dsn: str, *, pooler: bool) -> Conn:
         raise Outage(
             f"PostgreSQL does not answer: {said}", hint="is the server running, and DATABASE_URL right?"
         ) from error
+
+
+async def _connect_embedded(data_dir: Path) -> Conn:
+    """Comes again where the server was being stopped or had just been killed when it was found running."""
+    for _ in range(10):
+        try:
+            return await _connect(await asyncio.to_thread(embedded.start, data_dir), pooler=False)
+        except Outage:
+            await asyncio.sleep(0.1)
+    return await _connect(await asyncio.to_thread(embedded.start, data_dir), pooler=False)
 
 
 # A failed connection carries no SQLSTATE: these are the server's refusals that pass by themselves.
