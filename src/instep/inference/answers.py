@@ -36,7 +36,7 @@ class ArrayReader:
         """float64 (n, d) in the usual case; rows of odd lengths, NaN and null come back as a list."""
         try:
             return self._fast(body)
-        except (ValueError, TypeError, KeyError, RuntimeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RuntimeError):
             # NaN and Infinity are no JSON, null is how Rust writes NaN: the slow reader takes them
             self._parser = simdjson.Parser()
             return self._slow(body)
@@ -47,8 +47,9 @@ class ArrayReader:
         count = len(rows)
         numbers = np.frombuffer(rows.as_buffer(of_type="d"), dtype=np.float64)
         width = numbers.size // count if count else 0
-        if any(len(row) != width for row in rows):
-            raise ValueError("rows of different lengths")
+        # as_buffer flattens whatever it finds: see that it was rows of plain numbers, all of one length
+        if any(len(row) != width or (width and isinstance(row[0], simdjson.Array)) for row in rows):
+            raise ValueError("no rectangle")
         del document, rows  # the parser is reused only when nothing refers to its document
         return numbers.reshape(count, width)
 

@@ -117,7 +117,7 @@ def _load(cache_dir: Path, threads: int) -> _Loaded:
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     # without it idle threads spin between groups and take the cores from PostgreSQL
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         path = cached_graph(weights, cache_dir)
     except OSError as error:

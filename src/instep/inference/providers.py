@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from instep.errors import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from instep.inference.ports import Embedder
 
 PROVIDERS = ("minilm", "tei", "openai", "ollama")
@@ -44,12 +46,14 @@ def create_embedder(
     threads: int = 0,
     batch: int | None = None,
     dimensions: int | None = None,
+    sleep: Callable[[float], Awaitable[object]] | None = None,
 ) -> Embedder:
     """A client of `provider`; nothing is loaded or connected before its first call.
 
     `request_timeout` in seconds, 0 for none. `cache_dir` (minilm) holds the ONNX graph, `threads` 0 means all cores.
     `batch` lowers the texts of one request. `dimensions`: what the target has; another answer is a Configuration
-    error. Raises SettingsError for an unknown provider and for one that needs a model's name and has none.
+    error. `sleep` replaces the pauses between tries, for tests. Raises SettingsError for an unknown provider and for
+    one that needs a model's name and has none, Configuration for a `url` that is none.
     """
     if provider not in PROVIDERS:
         raise SettingsError(
@@ -69,19 +73,14 @@ def create_embedder(
                 "INSTEP_EMBED_PROVIDER=minilm needs a directory for its graph: INSTEP_DATA_DIR"
             )
         return MiniLM(cache_dir, threads=threads)
-    return _remote(provider, url, api_key, model, concurrency, request_timeout, batch, dimensions)
+    if provider != "tei" and not model:
+        raise SettingsError(
+            f"INSTEP_EMBED_MODEL is empty: INSTEP_EMBED_PROVIDER={provider} needs a model's name",
+            hint="for example INSTEP_EMBED_MODEL="
+            + ("nomic-embed-text" if provider == "ollama" else "text-embedding-3-small"),
+        )
+    import asyncio
 
-
-def _remote(
-    provider: str,
-    url: str,
-    api_key: str | None,
-    model: str,
-    concurrency: int,
-    request_timeout: float,
-    batch: int | None,
-    dimensions: int | None,
-) -> Embedder:
     from instep.inference.limit import FixedLimit
     from instep.inference.ollama import OllamaDialect
     from instep.inference.openai import OpenAIDialect
@@ -89,17 +88,12 @@ def _remote(
     from instep.inference.tei import TeiDialect
     from instep.inference.transport import Transport, http_url
 
-    if provider != "tei" and not model:
-        raise SettingsError(
-            f"INSTEP_EMBED_MODEL is empty: INSTEP_EMBED_PROVIDER={provider} needs a model's name",
-            hint="for example INSTEP_EMBED_MODEL="
-            + ("nomic-embed-text" if provider == "ollama" else "text-embedding-3-small"),
-        )
     transport = Transport(
         http_url(url or default_url(provider)),
         limit=FixedLimit(concurrency),
         api_key=api_key or None,
         request_timeout=request_timeout,
+        sleep=sleep or asyncio.sleep,
     )
     dialects: dict[str, type[TeiDialect | OpenAIDialect | OllamaDialect]] = {
         "tei": TeiDialect,
