@@ -145,6 +145,9 @@ class Settings(BaseModel):
     app: Annotated[str | None, Takes("module:app")] = Field(
         None, description="where your own derivations are registered"
     )
+    demo_rows: Annotated[int, Takes("a whole number, at least 50", ("DEMO_ROWS",))] = Field(
+        4000, ge=50, description="rows that `instep demo` loads"
+    )
     yes: Annotated[bool, Takes("true or false")] = Field(False, description="answer every question with yes")
 
     _warnings: tuple[str, ...] = PrivateAttr(default=())
