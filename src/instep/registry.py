@@ -1,23 +1,25 @@
-"""The catalogues that are installed, found by entry points and loaded on use.
+"""Catalogues: found by entry points, loaded on use. The core knows none by name.
 
-The core knows no catalogue by name. A catalogue's record holds strings only, so that reading all records imports
-nothing: what a string names is imported when it is used (test: unit/test_cli_startup.py).
+A catalogue's record holds strings alone, so that finding all of them imports nothing heavy.
 """
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
+
+from instep.errors import Refused
 
 GROUP = "instep.catalogues"
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What a catalogue brings. Each value is "module:name" or a resource path ("package/folder"), or empty."""
+    """Where a catalogue's parts are: "module:name", or a resource path for files; empty where it has none."""
 
     name: str
     migrations: str = ""
@@ -31,14 +33,27 @@ class Catalogue:
     docs: str = ""
 
 
+def find() -> Mapping[str, Catalogue]:
+    """All installed catalogues by name, in order of name. Raises Refused for an entry point that gives none."""
+    found: dict[str, Catalogue] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        catalogue = point.load()
+        if not isinstance(catalogue, Catalogue) or catalogue.name != point.name:
+            raise Refused(f"entry point {point.name} = {point.value} in {GROUP} is no catalogue of that name")
+        found[point.name] = catalogue
+    return found
+
+
 @cache
 def catalogues() -> tuple[Catalogue, ...]:
-    """All installed catalogues, by name."""
-    found: list[Catalogue] = [entry.load() for entry in entry_points(group=GROUP)]
-    return tuple(sorted(found, key=lambda catalogue: catalogue.name))
+    """All installed catalogues, in order of name; looked for once in a process."""
+    return tuple(find().values())
 
 
 def load(reference: str) -> Any:
-    """What "module:name" names. Raises ImportError or AttributeError: a catalogue's record is wrong."""
+    """The object of a reference "module:name". Raises Refused for one that leads nowhere."""
     module, _, name = reference.partition(":")
-    return getattr(importlib.import_module(module), name)
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise Refused(f"{reference!r} leads nowhere: {error}") from error

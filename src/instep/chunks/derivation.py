@@ -13,14 +13,17 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 from psycopg import sql
 
 from instep.chunks.entity_chunks import EntityChunks, Vectors
+from instep.chunks.key_arrays import key_arrays, placed
 from instep.chunks.names import chunk_tables
 from instep.chunks.sink import ChunkSink, Dedicated
-from instep.chunks.splitting import split_all, splitter_of, tokens_of
+from instep.chunks.splitting import splitter_of, tokens_of, whole_limit
 from instep.database.statements import Statements, compose, fragment
 from instep.engine.declaration import Columns, Declaration, Key, Target, quoted
 from instep.engine.ports import Conn, Item, Loaded, Output
@@ -56,8 +59,7 @@ def making_of(target: Target, embedder: Embedder) -> Making:
     return Making(embedder, splitter_of(code, tokens_of(count), count(prefix)), prefix)
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedText:
+class PreparedText(NamedTuple):
     """The content of an item: the texts of its chunks by hash, and which of them need no computing."""
 
     hashes: tuple[bytes, ...]
@@ -98,40 +100,37 @@ class ChunkDerivation:
         self, conn: Conn, target: Target, keys: Sequence[Key], stamped: Mapping[Key, bytes]
     ) -> Loaded:
         statements = self._bound(target)
-        parameters = {**self._columns.arrays(keys), "place": list(range(len(keys)))}
+        parameters = key_arrays(self._columns, keys)
         rows = await (
             await conn.execute(statements["load"], {**parameters, "limit": self._content_bytes}, binary=True)
         ).fetchall()
         items: list[Item] = []
         deferred: list[Key] = []
-        changed: list[tuple[Key, bytes, list[str | None]]] = []
-        size = 0
-        for place, present, hash, *values in sorted(rows, key=lambda row: row[0]):
-            key = keys[place]
+        changed: list[tuple[Key, bytes, list[str | None], int]] = []
+        rows.sort(key=itemgetter(0))
+        for place, present, hash, size, *values in rows:
+            key = keys[place - 1]
             if not present:
                 deferred.append(key)
             elif stamped.get(key) == hash:
                 items.append(Item(key, hash, None))
             else:
-                changed.append((key, hash, values))
-                size += sum(len(value) for value in values if value)
+                changed.append((key, hash, values, size))
         if changed:
             splitting = self.making(target)
-            texts = [values for _, _, values in changed]
-            if size > _THREAD_BYTES:
+            texts = [values for _, _, values, _ in changed]
+            if sum(map(itemgetter(3), changed)) > _THREAD_BYTES:
                 prepared = await asyncio.to_thread(_prepare, splitting, texts)
             else:
                 prepared = _prepare(splitting, texts)
-            earlier = [place for place, (key, _, _) in enumerate(changed) if key in stamped]
+            earlier = [place for place, (key, *_) in enumerate(changed) if key in stamped]
             reusable = await self._existing(conn, statements, [changed[place][0] for place in earlier])
             for place, hashes in zip(earlier, reusable, strict=True):
                 text = prepared[place]
-                prepared[place] = PreparedText(
-                    text.hashes, text.starts, text.ends, text.texts, hashes & text.texts.keys()
-                )
+                prepared[place] = text._replace(reusable=frozenset(hashes & text.texts.keys()))
             items += [
-                Item(key, hash, text, sum(map(len, text.texts.values())))
-                for (key, hash, _), text in zip(changed, prepared, strict=True)
+                Item(key, hash, text, size)
+                for (key, hash, _, size), text in zip(changed, prepared, strict=True)
             ]
         return Loaded(items, deferred)
 
@@ -168,11 +167,11 @@ class ChunkDerivation:
         """The hashes of the texts that each key's chunks hold now."""
         if not keys:
             return []
-        parameters = {**self._columns.arrays(keys), "place": list(range(len(keys)))}
+        parameters = key_arrays(self._columns, keys)
         found: list[set[bytes]] = [set() for _ in keys]
         rows = await (await conn.execute(statements["existing"], parameters, binary=True)).fetchall()
         for place, digest in rows:
-            found[place].add(digest)
+            found[place - 1].add(digest)
         return [frozenset(hashes) for hashes in found]
 
     def _check(self, target: Target, vectors: Vectors, dimensions: int) -> None:
@@ -203,7 +202,7 @@ class ChunkDerivation:
         sizes = [sql.SQL("coalesce(octet_length({}), 0)").format(value) for value in values]
         return {
             "chunk": chunk_tables(declaration, target).chunk,
-            "keys_placed": columns.unnest(("place", "integer")),
+            "keys_placed": placed(columns),
             "key_k": columns.listed("k"),
             "on_s_k": columns.equal("s", "k"),
             "on_c_k": columns.equal("c", "k"),
@@ -230,19 +229,27 @@ class ChunkDerivation:
         }
 
 
+_EMPTY = PreparedText((), (), (), {})
+_AT_START = (0,)
+
+
 def _prepare(making: Making, rows: Sequence[Sequence[str | None]]) -> list[PreparedText]:
-    prefix = making.document_prefix
+    prefix, limit = making.document_prefix, whole_limit(making.splitter)
+    texts = [entity_text(values) for values in rows]
+    longer = iter(making.splitter.split_many([text for text in texts if len(text) > limit]))
     prepared = []
-    for chunks in split_all(making.splitter, [entity_text(values) for values in rows]):
-        hashes = tuple([sha256((prefix + chunk.text).encode()).digest() for chunk in chunks])
-        prepared.append(
-            PreparedText(
-                hashes,
-                tuple([chunk.start for chunk in chunks]),
-                tuple([chunk.end for chunk in chunks]),
-                {digest: chunk.text for digest, chunk in zip(hashes, chunks, strict=True)},
-            )
-        )
+    for text in texts:
+        if not text:
+            prepared.append(_EMPTY)
+        elif len(text) <= limit:
+            digest = sha256((prefix + text).encode()).digest()
+            prepared.append(PreparedText((digest,), _AT_START, (len(text),), {digest: text}))
+        else:
+            chunks = next(longer)
+            hashes = tuple([sha256((prefix + chunk.text).encode()).digest() for chunk in chunks])
+            starts, ends = tuple([chunk.start for chunk in chunks]), tuple([chunk.end for chunk in chunks])
+            held = {digest: chunk.text for digest, chunk in zip(hashes, chunks, strict=True)}
+            prepared.append(PreparedText(hashes, starts, ends, held))
     return prepared
 
 
@@ -250,26 +257,26 @@ def _output(
     item: Item, rows: Mapping[bytes, int], embedded: Embedded, failures: Mapping[int, Permanent]
 ) -> Output | Permanent:
     prepared: PreparedText = item.content
-    fresh = {digest: text for digest, text in prepared.texts.items() if digest not in prepared.reusable}
+    hashes, starts, ends, texts, reusable = prepared
+    fresh = {digest: texts[digest] for digest in texts if digest not in reusable} if reusable else texts
     places = [rows[digest] for digest in fresh]
     if failures:
         for place, digest in zip(places, fresh, strict=True):
             if place in failures:
                 return _of_chunk(failures[place], prepared, digest)
-    chunks = EntityChunks(
-        prepared.hashes, prepared.starts, prepared.ends, fresh, _rows(embedded.vectors, places)
-    )
+    chunks = EntityChunks(hashes, starts, ends, fresh, _rows(embedded.vectors, places))
     truncated = sum(place in embedded.truncated for place in places) if embedded.truncated else 0
-    return Output(item.key, item.hash, chunks, reused=len(prepared.reusable), truncated=truncated)
+    return Output(item.key, item.hash, chunks, len(reusable), truncated)
 
 
 def _rows(vectors: Vectors, places: Sequence[int]) -> Vectors:
     """A view where the rows follow one another, which is so unless texts repeat."""
+    if len(places) == 1:
+        return vectors[places[0] : places[0] + 1]
     if not places:
         return vectors[:0]
-    first, last = places[0], places[-1]
-    if last - first + 1 == len(places) and all(place == first + at for at, place in enumerate(places)):
-        return vectors[first : last + 1]
+    if all(place == at for at, place in enumerate(places, places[0])):
+        return vectors[places[0] : places[-1] + 1]
     return vectors[list(places)]
 
 

@@ -4,11 +4,11 @@
 -- First sizes alone (no value is fetched from its out-of-line storage), then hash and content of as many as fit,
 -- the first of the wave in any case. A row without content is one that did not fit.
 with sized as materialized (
-    select k.place, {key_k}, sum(s.size) over (order by k.place) as running
+    select k.place, {key_k}, s.size, sum(s.size) over (order by k.place) as running
     from {keys_placed} join {sizes} s on {on_s_k}
     where s.eligible
 )
-select z.place, c.present, c.content_hash, {texts}
+select z.place, c.present, c.content_hash, z.size, {texts}
 from sized z left join {contents} c on {on_c_z}
     and (z.running <= %(limit)s::bigint or z.place = (select min(place) from sized))
 

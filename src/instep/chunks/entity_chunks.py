@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,7 @@ import numpy.typing as npt
 Vectors = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class EntityChunks:
+class EntityChunks(NamedTuple):
     """`hashes`, `starts`, `ends` stand in ordinal order, spans in characters of the entity's text; equal texts of one
     entity share a hash. `fresh` maps the hash of each text that was computed to the text, in the order of the rows of
     `vectors` (float32, one row each). A hash that is not in `fresh` is one that the tables were seen to hold."""

@@ -17,6 +17,7 @@ from psycopg import sql
 from instep.chunks import vector_index
 from instep.chunks.binary_rows import chunk_rows, key_writer, layout_rows, vector_fields
 from instep.chunks.entity_chunks import EntityChunks
+from instep.chunks.key_arrays import key_arrays, placed
 from instep.chunks.names import ChunkTables, chunk_tables
 from instep.chunks.vector_type import fits_page, known_type, pgvector_schema
 from instep.database.statements import Statements
@@ -109,11 +110,11 @@ class ChunkSink:
                 moved.append(keys[place])
 
         if gone:
-            arrays = self._columns.arrays(key for key, _ in gone)
+            arrays = key_arrays(self._columns, [key for key, _ in gone])
             arrays["text_hash"] = [digest for _, digest in gone]
             await conn.execute(statements["delete_chunks"], arrays)
         if moved:
-            await conn.execute(statements["delete_layouts"], self._columns.arrays(moved))
+            await conn.execute(statements["delete_layouts"], key_arrays(self._columns, moved))
         if fresh:
             await self._copy_chunks(conn, target, fresh, parts)
         if layouts:
@@ -143,11 +144,11 @@ class ChunkSink:
         dict[int, frozenset[bytes]], dict[int, tuple[tuple[bytes, ...], tuple[int, ...], tuple[int, ...]]]
     ]:
         """Hashes of chunk rows and layouts that stand now, by the key's place in `keys`."""
-        parameters = {**self._columns.arrays(keys), "place": list(range(len(keys)))}
+        parameters = key_arrays(self._columns, keys)
         rows = await (await conn.execute(statements["read_old"], parameters, binary=True)).fetchall()
-        hashes = {row[0]: frozenset(row[1]) for row in rows if row[1] is not None}
+        hashes = {row[0] - 1: frozenset(row[1]) for row in rows if row[1] is not None}
         layouts = {
-            row[0]: (tuple(row[2]), tuple(row[3]), tuple(row[4])) for row in rows if row[2] is not None
+            row[0] - 1: (tuple(row[2]), tuple(row[3]), tuple(row[4])) for row in rows if row[2] is not None
         }
         return hashes, layouts
 
@@ -179,7 +180,7 @@ class ChunkSink:
             "key": columns.listed(),
             "key_definitions": columns.definitions(),
             "keys": columns.unnest(),
-            "keys_placed": columns.unnest(("place", "integer")),
+            "keys_placed": placed(columns),
             "keys_hashed": columns.unnest(("text_hash", "bytea")),
             "on_c_k": columns.equal("c", "k"),
             "on_l_k": columns.equal("l", "k"),

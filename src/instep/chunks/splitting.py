@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from instep.errors import Refused
-from instep.text.split import Chunk, Measure, Splitter, runes
+from instep.text.split import Measure, Splitter, runes
 
 _CODE = re.compile(r"(\d{1,6})([tc])(?:/(\d{1,5}))?")
 
@@ -51,15 +51,8 @@ def tokens_of(count: Callable[[str], int]) -> Measure:
     return measure
 
 
-def split_all(splitter: Splitter, texts: Sequence[str]) -> list[list[Chunk]]:
-    """The chunks of each entity's text (stripped and clean). What surely fits is one chunk without being measured:
-    `split` gives the same, and takes 20 times as long (test_short_texts_are_split_alike)."""
+def whole_limit(splitter: Splitter) -> int:
+    """Characters up to which a stripped, clean text is surely one chunk, and need not be measured: `split` gives the
+    same, and takes 20 times as long (test_short_texts_are_one_chunk)."""
     # A tokenizer may make several tokens of a character (it takes Hangul and accents apart), never more than 4.
-    surely = splitter.budget if splitter.measure is runes else splitter.budget // 4
-    whole: list[list[Chunk] | None] = [
-        None if len(text) > surely else [Chunk(0, 0, len(text), text)] if text else [] for text in texts
-    ]
-    longer = iter(
-        splitter.split_many([text for text, done in zip(texts, whole, strict=True) if done is None])
-    )
-    return [next(longer) if done is None else done for done in whole]
+    return splitter.budget if splitter.measure is runes else splitter.budget // 4

@@ -1,5 +1,5 @@
 -- The HNSW index of one target's vectors, built after its first fill: COPY into a table that has one ran at 619
--- rows/s, into one that has none at 137,000 (docs/decisions/0004-chunk-writes.md).
+-- rows/s, into one that has none at 137,000 (docs/decisions/0008-chunk-writes.md).
 
 -- name: state
 -- Of the index: valid, invalid (left by a build that broke off, or one that still runs) or no row.

@@ -1,5 +1,10 @@
-"""The tables catalogue: anybody's own table, embedded, searchable and kept in step."""
+"""Anybody's own table: embedded, searchable, and kept so."""
 
 from instep.registry import Catalogue
 
-catalogue = Catalogue(name="tables", commands="instep.catalogues.tables.commands:commands")
+catalogue = Catalogue(
+    name="tables",
+    derivations="instep.catalogues.tables.derivations:build",
+    commands="instep.catalogues.tables.commands:app",
+    docs="docs/tables.md",
+)
