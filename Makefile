@@ -33,7 +33,7 @@ types: setup  ## mypy --strict
 	@echo "== types"; $(BIN) mypy
 
 layers: setup  ## import-linter: who may import whom (ARCHITECTURE rules in pyproject.toml)
-	@echo "== layers"; .venv/bin/python -c 'import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(cache_dir=None))'
+	@echo "== layers"; .venv/bin/python -c 'import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True, no_logo=True))'
 
 unit: setup  ## tests without a server, shape and architecture checks among them
 	@echo "== unit tests"; $(PYTEST) -n 2 tests/unit
