@@ -358,3 +358,12 @@ async def test_a_text_that_is_too_large_however_short(server, make):
         await make().embed(["some text"])
     assert caught.value.kind == "input too large"
     assert server.requests <= 10
+
+
+async def test_a_text_that_the_server_answers_with_500_leaves_the_probe_well(server, make):
+    """So the engine can tell a poison text from an outage."""
+    server.faults.refuse = {"poison": 500}
+    embedder = make()
+    with pytest.raises(Outage):
+        await embedder.embed(["poison"])
+    await embedder.probe()

@@ -152,7 +152,7 @@ class Transport:
                     return answer
                 raise self._meaning(response.status, response.headers, answer)
         except TimeoutError:
-            raise _AgainError(f"gave no answer within {self._timeout.total:g} s") from None
+            raise _AgainError(f"gave no answer within {self._timeout.total or 0:g} s") from None
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as error:
             raise self._misconfigured(f"cannot be trusted: {self._clean(error)}", _URL_NAME) from None
         except aiohttp.ClientConnectorError as error:
