@@ -7,8 +7,8 @@
 | 404, 405, a redirect, no HTTP, an address that is none | no | Configuration naming the address or the model |
 | other 4xx | no | Refusal (a Permanent): the caller splits what is too large |
 
-Guarded row by row by unit/test_inference_failures.py, over real HTTP. Secrets never get into a message. The loop is
-our own because stamina and tenacity offer no pause that sees Retry-After and a sleep that tests can replace at once.
+Guarded row by row by unit/test_inference_failures.py, over real HTTP. Secrets never get into a message. The loop is our
+own: six lines on the hot path, that see Retry-After and whose pauses a test can replace (stamina's cannot be).
 """
 
 from __future__ import annotations
