@@ -20,6 +20,7 @@ from instep.engine.outbox import Failure, Outbox
 from instep.engine.ports import Conn, Counters, Derivation, Entry, Item, Observer, Output
 from instep.errors import Permanent
 
+CLAIM_GRACE_SECONDS = 5.0  # that a cancelled run waits for a claim under way
 COMMIT_TRIES = 5  # of a transaction that met a deadlock or a serialization failure
 
 
@@ -99,14 +100,24 @@ class Hands:
         )
 
     async def claim(self) -> Wave | None:
-        """The next wave, or None when nothing can be claimed. Suspects come last, each alone."""
+        """The next wave, or None when nothing can be claimed. Suspects come last, each alone.
+
+        A claim that is under way when the run is cancelled is waited for, so that what it took can be released
+        (test_run.py::test_an_outage_counts_nothing_and_releases_everything)."""
+        claiming = asyncio.ensure_future(self._claim())
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            await asyncio.wait([claiming], timeout=CLAIM_GRACE_SECONDS)
+            raise
+
+    async def _claim(self) -> Wave | None:
         token = self.clock.token()
         async with self.reading() as conn:
             entries = await self.outbox.claim(conn, self._batch, token)
             alone = not entries
             if alone:
-                buried = await self.outbox.bury_lost(conn)
-                self.counters.dead += buried
+                self.counters.dead += await self.outbox.bury_lost(conn)
                 entries = await self.outbox.claim_suspect(conn, token)
         if not entries:
             return None
