@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +55,8 @@ async def work(
     session: Session, names: Sequence[str], *, follow: bool = False, lines: bool = False
 ) -> tuple[list[RunReport], Watch]:
     """Run under the signals' rules, with what is seen of it on stderr. Raises Ends after SIGTERM."""
+    import asyncio
+
     from instep.worker import Terminated, supervise
 
     seen = watch(session.terminal, session.settings.batch_size, lines=lines)
@@ -77,9 +78,11 @@ async def work(
 
 async def _tell_idle(session: Session, seen: Watch) -> None:
     """A line for each minute without a wave, so that a worker with nothing to do does not look like a dead one."""
+    from asyncio import sleep
+
     told = SYSTEM.monotonic()
     while True:
-        await asyncio.sleep(IDLE_SECONDS / 60)
+        await sleep(IDLE_SECONDS / 60)
         now = SYSTEM.monotonic()
         if now - max(told, seen.last_wave) >= IDLE_SECONDS:
             told = now
@@ -116,6 +119,8 @@ def payload(names: Sequence[str], reports: Sequence[RunReport]) -> dict[str, Any
 
 def summary(reports: Sequence[RunReport]) -> Iterator[str]:
     """A line for each derivation: what was done, how long it took, what is left."""
+    if not reports:
+        yield "there are no tables yet: instep tables add TABLE --text COLUMN"
     width = max((len(report.name) for report in reports), default=0)
     for report in reports:
         counters = report.counters

@@ -38,7 +38,7 @@ async def worker(
     reports, seen = await run.work(session, names or [], follow=follow, lines=follow)
     return Answer(
         run.payload((), reports),
-        list(run.summary(reports)) or ["there are no tables yet: instep tables add TABLE --text COLUMN"],
+        list(run.summary(reports)),
         exit_code=max((report.exit_code for report in reports), default=0),
         after=list(run.following(reports, seen)),
     )

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -72,8 +71,9 @@ class LeafCommand(TyperCommand):
             return
         with formatter.section("Examples"):
             for example in self.examples:
-                formatter.write_text(f"# {example.says}")
-                formatter.write_text(example.line)
+                formatter.write(
+                    f"  # {example.says}\n  {example.line}\n"
+                )  # not wrapped: it is there to be copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +185,8 @@ def _entry(work: Callable[..., Any]) -> Callable[..., Answer]:
 
 
 def _run(work: Awaitable[Answer]) -> Answer:
+    import asyncio  # not before it is needed: --help does without
+
     import uvloop
 
     async def main() -> Answer:

@@ -37,7 +37,12 @@ class Line:
     finished_after: float | None = None
     failed_keys: list[tuple[Any, ...]] = field(default_factory=list)
     failures: int = 0
-    samples: deque[tuple[float, int]] = field(default_factory=deque)
+    samples: deque[tuple[float, int]] = field(
+        default_factory=deque
+    )  # the first is as old as the rate looks back
+
+    def __post_init__(self) -> None:
+        self.samples.append((self.began, 0))
 
     @property
     def total(self) -> int:
@@ -51,17 +56,14 @@ class Line:
             self.waiting = max(0, self.waiting - (done - self.done))
         self.done = done
         self.samples.append((now, done))
-        while self.samples[0][0] < now - RATE_WINDOW_SECONDS:
+        while len(self.samples) > 1 and self.samples[1][0] <= now - RATE_WINDOW_SECONDS:
             self.samples.popleft()
 
     def rate(self, now: float) -> float | None:
         """Entries for each second, over the last half minute."""
-        if not self.samples:
-            return None
         then, before = self.samples[0]
-        first = (self.began, 0) if now - self.began < RATE_WINDOW_SECONDS else (then, before)
-        passed = now - first[0]
-        return (self.done - first[1]) / passed if passed > 0.5 else None
+        passed = now - then
+        return (self.done - before) / passed if passed > 0.5 else None
 
 
 class Watch:
