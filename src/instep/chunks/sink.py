@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from psycopg import sql
@@ -138,6 +138,13 @@ class ChunkSink:
     async def drop(self, conn: Conn, target: Target) -> None:
         await conn.execute(self._statements(target)["drop"], {})
 
+    async def describe(self, conn: Conn, target: Target, key: Key) -> Mapping[str, Any]:
+        """What stands of one entity: chunks, distinct texts (each has a vector) and characters. For `explain`."""
+        statement = self._statements(target)["describe"]
+        row = await (await conn.execute(statement, self._columns.one(key))).fetchone()
+        chunks, characters, vectors = row or (0, 0, 0)
+        return {"chunks": chunks, "vectors": vectors, "characters": characters}
+
     async def _read_old(
         self, conn: Conn, statements: Statements, keys: Sequence[Key]
     ) -> tuple[
@@ -184,6 +191,9 @@ class ChunkSink:
             "keys_hashed": columns.unnest(("text_hash", "bytea")),
             "on_c_k": columns.equal("c", "k"),
             "on_l_k": columns.equal("l", "k"),
+            "key_c": columns.listed("c"),
+            "key_l": columns.listed("l"),
+            "key_values": columns.values(),
         }
 
     def _statements(self, target: Target) -> Statements:

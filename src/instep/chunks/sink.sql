@@ -51,3 +51,8 @@ copy {layout} ({key}, text_hashes, starts, ends) from stdin (format binary)
 
 -- name: drop
 drop table if exists {chunk}, {layout}
+
+-- name: describe
+select cardinality(l.text_hashes), l.ends[cardinality(l.ends)],
+    (select count(*) from {chunk} c where ({key_c}) = ({key_values}))
+from {layout} l where ({key_l}) = ({key_values})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from instep.engine.declared import (
     read_targets,
     source_names,
 )
-from instep.engine.ports import Conn
+from instep.engine.ports import Conn, Derivation
 from instep.engine.relations import near
 from instep.engine.schema_change import schema_change
 from instep.errors import Refused
@@ -119,10 +119,12 @@ async def shown(conn: Conn, name: str) -> Table:
     return await _table(conn, name)
 
 
-async def remove(conn: Conn, name: str, *, clock: Clock = SYSTEM) -> float:
-    """Take a table away: triggers, queues, chunk tables, view. The user's table keeps its rows. Works while workers
-    run, and again where an earlier removal broke off. Returns the seconds waited for locks. What a search engine
-    keeps outside PostgreSQL is its sink's to drop, before this."""
+async def remove(
+    conn: Conn, name: str, derivations: Sequence[Derivation] = (), *, clock: Clock = SYSTEM
+) -> float:
+    """Take a table away: triggers, queues, chunk tables, view, and what the sinks of `derivations` hold (as
+    `derivations.build` gives them). The user's table keeps its rows. Works while workers run, and again where an
+    earlier removal broke off. Returns the seconds waited for locks."""
     present = name in (known := await source_names(conn))
     dropped = False
 
@@ -130,9 +132,15 @@ async def remove(conn: Conn, name: str, *, clock: Clock = SYSTEM) -> float:
         nonlocal dropped
         dropped = await drop_outputs(conn, name) or dropped
 
+    targets: Sequence[Target] = ()
     if present:
+        targets = (await _table(conn, name)).targets
         await _refuse_dependants(conn, name, clock)
     waited = await engine_install.remove(conn, name, clock=clock) if present else 0.0
+    for derivation in derivations:
+        for target in targets:
+            if target.derivation == derivation.declaration.name and target.derivation.endswith(SEARCH):
+                await derivation.sink.drop(conn, target)
     waited += await schema_change(conn, outputs, f"drop the chunks of {name}", clock=clock)
     if not present and not dropped:
         raise Refused(f"There is no table {name!r} here.", hint=near(name, known, "tables"))

@@ -1,0 +1,51 @@
+"""The two derivations of a table, from its stored rows: what a run, a search and a removal work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Protocol
+
+from instep.catalogues.tables.tables import shown
+from instep.chunks.derivation import ChunkDerivation, making_of
+from instep.engine.declaration import Target
+from instep.engine.ports import Conn
+from instep.errors import Refused
+from instep.inference.ports import Embedder
+from instep.search.columns import read_columns
+from instep.search.derivation import SearchDerivation, SearchSink
+from instep.search.sinks import PostgresSink, TantivySink
+
+EmbedderOf = Callable[[Target], Embedder]
+"""Gives the model of a target; called once for each target, when the first text is to be worked."""
+
+
+class Connections(Protocol):
+    """What derivations need of a `Database`."""
+
+    def connection(self) -> AbstractAsyncContextManager[Conn]: ...
+
+    async def dedicated(self) -> Conn: ...
+
+
+async def build(
+    database: Connections, name: str, embedder_of: EmbedderOf, indexes: Path
+) -> tuple[ChunkDerivation, SearchDerivation]:
+    """The embedding and the search derivation of a table that was added. `indexes`: the data directory's place for
+    indexes outside PostgreSQL. Raises Refused for an unknown name, and where a filter column is gone."""
+    async with database.connection() as conn:
+        table = await shown(conn, name)
+        columns = await read_columns(conn, table.source, table.search.options["filters"])
+    embed = ChunkDerivation(
+        table.embed, lambda target: making_of(target, embedder_of(target)), database.dedicated
+    )
+    engine = table.search.options["engine"]
+    sink: SearchSink
+    if engine == "postgres":
+        sink = PostgresSink(table.search, columns)
+    elif engine == "tantivy":
+        sink = TantivySink(indexes, table.search, columns, database.connection)
+    else:
+        raise Refused(f"{name} names a search engine that is not known here: {engine!r}.")
+    return embed, SearchDerivation(table.search, sink, columns)
