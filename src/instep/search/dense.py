@@ -13,7 +13,7 @@ from typing import Any
 
 from psycopg import sql
 
-from instep.database.statements import Statements, fragment
+from instep.database.statements import Statements
 from instep.database.transactions import transaction
 from instep.engine.declaration import Columns, Declaration, Key, Target
 from instep.engine.ports import Conn
@@ -44,6 +44,7 @@ class Dense:
     embedder: Embedder
     current_chunks: CurrentChunks
     query_prefix: str = ""
+    vector_schema: str = ""  # where pgvector is installed; empty: on the search path
 
     @property
     def text(self) -> Sequence[str]:
@@ -105,6 +106,7 @@ class _Nearest:
         self._conn, self._filtered = conn, filter is not None
         columns = Columns(dense.declaration.source.key)
         live, parameters = live_rows(dense.declaration, filter)
+        schema = (dense.vector_schema,) if dense.vector_schema else ()
         self._parameters: dict[str, Any] = {**parameters, "vector": vector}
         self._width = len(columns.names)
         self._sql = Statements(
@@ -112,7 +114,12 @@ class _Nearest:
             "dense.sql",
             chunk=dense.chunk,
             live=live,
-            type=fragment("halfvec" if dense.target.spec.get("type") == "halfvec" else "vector"),
+            type=sql.Identifier(
+                *schema, "halfvec" if dense.target.spec.get("type") == "halfvec" else "vector"
+            ),
+            distance=sql.SQL("operator({}.<=>)").format(sql.Identifier(*schema))
+            if schema
+            else sql.SQL("<=>"),
             key_a=columns.listed("a"),
             key_c=columns.listed("c"),
             on_a_c=columns.equal("a", "c"),
@@ -127,7 +134,7 @@ class _Nearest:
 
     async def walked(self, limit: int) -> list[Candidate]:
         settings = (
-            "hnsw.iterative_scan = strict_order",
+            "hnsw.iterative_scan = relaxed_order",
             f"hnsw.ef_search = {min(_MAX_EF_SEARCH, max(_EF_SEARCH, limit))}",
             f"hnsw.max_scan_tuples = {_MAX_SCAN_TUPLES}",
         )
@@ -146,7 +153,9 @@ class _Nearest:
 
     def _candidates(self, rows: Sequence[Any]) -> list[Candidate]:
         width = self._width
-        return [Candidate(tuple(row[:width]), 1.0 - float(row[width + 1]), row[width]) for row in rows]
+        # A walk gives what it found later later, and loses some recall if it is told to keep the order itself.
+        ordered = sorted(rows, key=lambda row: float(row[width + 1]))
+        return [Candidate(tuple(row[:width]), 1.0 - float(row[width + 1]), row[width]) for row in ordered]
 
 
 async def hit_chunks(conn: Conn, dense: Dense, hits: Mapping[Key, bytes]) -> dict[Key, Chunk]:

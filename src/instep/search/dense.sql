@@ -2,28 +2,28 @@
 
 -- name: nearest
 -- Of the whole table: rows that are gone meanwhile are dropped by the caller. An HNSW index serves the order.
-select {key_c}, c.text_hash, c.vector <=> %(vector)s::{type} as distance
+select {key_c}, c.text_hash, c.vector {distance} %(vector)s::{type} as distance
 from {chunk} c
-order by c.vector <=> %(vector)s::{type}
+order by c.vector {distance} %(vector)s::{type}
 limit %(limit)s
 
 -- name: nearest_kept
 -- Under a filter that keeps much: the index is walked on (hnsw.iterative_scan) until enough rows pass.
-select {key_c}, c.text_hash, c.vector <=> %(vector)s::{type} as distance
+select {key_c}, c.text_hash, c.vector {distance} %(vector)s::{type} as distance
 from {chunk} c
-where exists (select 1 from {live} a where {on_a_c} and a.eligible and a.kept)
-order by c.vector <=> %(vector)s::{type}
+where exists (select 1 from {live} a where {on_a_c})
+order by c.vector {distance} %(vector)s::{type}
 limit %(limit)s
 
 -- name: count_kept
-select count(*) from (select 1 from {live} a where a.eligible and a.kept limit %(limit)s) k
+select count(*) from (select 1 from {live} a limit %(limit)s) k
 
 -- name: exact_kept
 -- Under a filter that keeps little: the distance of each kept row's chunks. The order is by distance + 0, which no
 -- index serves: walking one towards rows that are nowhere near would find too few.
-with f as materialized (select {key_a} from {live} a where a.eligible and a.kept),
+with f as materialized (select {key_a} from {live} a),
 d as materialized (
-    select {key_c}, c.text_hash, c.vector <=> %(vector)s::{type} as distance
+    select {key_c}, c.text_hash, c.vector {distance} %(vector)s::{type} as distance
     from f a join {chunk} c on {on_a_c}
 )
 select {key_c}, c.text_hash, c.distance from d c order by c.distance + 0 limit %(limit)s

@@ -6,7 +6,6 @@
 with sized as materialized (
     select k.place, {key_k}, sum(a.size) over (order by k.place) as running
     from {keys_placed} join {sizes} a on {on_a_k}
-    where a.eligible
 )
 select z.place, c.present, c.content_hash{contents}
 from sized z left join {rows} c on {on_c_z}

@@ -59,7 +59,8 @@ def text_columns(names: Sequence[str], alias: str = "a") -> list[tuple[str, sql.
 def live_rows(
     declaration: Declaration, filter: Filter | None = None, more: Sequence[tuple[str, sql.Composable]] = ()
 ) -> tuple[sql.Composed, dict[str, Any]]:
-    """A subquery over the source: key_1 …, eligible, content_hash, kept and `more`; with the filter's parameters."""
+    """A subquery over the source, key_1 …, content_hash and `more` of its eligible rows that pass the filter; and the
+    filter's parameters."""
     condition: sql.Composable = fragment("true")
     parameters: dict[str, Any] = {}
     if filter is not None:

@@ -91,12 +91,13 @@ class TantivySink:
 
     async def probe(self, target: Target) -> None:
         """Raises Outage where a write would fail now, whatever is written."""
-        index = self.index(target)
-        await index.probe()
         async with self._connect() as own:
+            if target.id in self._lost:
+                await self._begin(own, target)
             known = await self._epochs(own, target)
-        if target.id not in self._lost and (known is None or await index.epoch() not in known):
+        if known is None or await self.index(target).epoch() not in known:
             raise self._strange(target)
+        await self.index(target).probe()
 
     async def _begin(self, conn: Conn, target: Target) -> None:
         epoch = self._clock.token()

@@ -34,12 +34,12 @@ order by rank desc, {key_l}
 limit %(limit)s
 
 -- name: passes
-exists (select 1 from {live} a where {on_a_l} and a.eligible and a.kept)
+exists (select 1 from {live} a where {on_a_l})
 
 -- name: facet
 select v.value, count(*) as total
 from {lexical} l join {live} a on {on_a_l} cross join lateral {values}
-where l.words @@ %(query)s::tsquery and a.eligible and a.kept and v.value is not null
+where l.words @@ %(query)s::tsquery and v.value is not null
 group by v.value
 order by total desc, v.value
 limit %(limit)s
