@@ -117,7 +117,8 @@ class Hands:
             entries = await self.outbox.claim(conn, self._batch, token)
             alone = not entries
             if alone:
-                self.counters.dead += await self.outbox.bury_lost(conn)
+                buried = await self.outbox.bury_lost(conn)  # awaited first: the counters change meanwhile
+                self.counters.dead += buried
                 entries = await self.outbox.claim_suspect(conn, token)
         if not entries:
             return None
