@@ -36,7 +36,7 @@ print(embedded.status(Path(sys.argv[1])).pid)
 
 # The interpreter may stand where another user cannot reach it: it becomes that user when all is imported.
 AS_ANOTHER_USER = """
-import os, sys
+import os, subprocess, sys
 from pathlib import Path
 import psutil, psycopg, encodings.idna
 from instep.database import embedded
@@ -47,10 +47,12 @@ with psycopg.connect(embedded.start(data), autocommit=True) as conn:
 assert psutil.Process(embedded.status(data).pid).uids().real == int(sys.argv[3])
 embedded.stop(data)
 # A container that restarts gives the old postmaster's number to another program: PostgreSQL alone would refuse.
-(data / "postgres" / "postmaster.pid").write_text(f"{os.getpid()}\\n{data}/postgres\\n1\\n5432\\n.\\n\\n 1 1\\nready\\n")
+other = subprocess.Popen(["sleep", "100"])
+(data / "postgres" / "postmaster.pid").write_text(f"{other.pid}\\n{data}/postgres\\n1\\n5432\\n.\\n\\n 1 1\\nready\\n")
 with psycopg.connect(embedded.start(data)) as conn:
     print(conn.execute("select count(*) from kept").fetchone()[0])
 embedded.stop(data)
+other.kill()
 """
 
 
