@@ -16,6 +16,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+import psycopg
+from psycopg_pool import PoolTimeout
+
 from instep import registry
 from instep.clock import SYSTEM, Clock
 from instep.database.migrations import migrate
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from instep.search.answers import Answer, Mode
     from instep.search.search import Searchable
 
+FOLLOW_PAUSES = (1.0, 60.0)  # first and longest, before a run that stays is begun again
+METRICS_SECONDS = 15.0  # between textfiles of a worker that stays
 READ_POLL_SECONDS = 0.1  # between looks of `wait_until_in_sync`
 
 
@@ -95,37 +100,81 @@ class Instep:
     ) -> list[RunReport]:
         """Run sources ("articles": all their derivations) or single derivations ("articles.embed"); none: all.
         One report for each derivation. Raises Refused for unknown names, before any work."""
-        chosen = await self._chosen(names)
-        settings, stop = self.settings, stop or Stop()
-        options = Options(
-            Limits(
-                settings.batch_size,
-                settings.lease_seconds,
-                settings.call_timeout_seconds,
-                settings.max_attempts,
-            ),
-            follow,
-            settings.poll_seconds,
-            settings.sweep_every_seconds,
-        )
-        reports: list[RunReport] = []
-
-        async def one(workshop: Workshop, derivations: Sequence[Derivation]) -> None:
-            reports.extend(
-                await run(
-                    self.database, workshop.source, derivations, clock=self.clock, observer=observer,
-                    options=options, stop=stop,
-                )
-            )  # fmt: skip
-
+        stop = stop or Stop()
+        chosen = await self._by_source(names)
         if follow:
             async with asyncio.TaskGroup() as group:
-                for workshop, derivations in chosen:
-                    group.create_task(one(workshop, derivations))
-        else:
-            for workshop, derivations in chosen:
-                await one(workshop, derivations)
-        await self._write_metrics(reports)
+                following = [
+                    group.create_task(self._follow(source, wanted, observer, stop))
+                    for source, wanted in chosen.items()
+                ]
+            return [report for task in following for report in task.result()]
+        reports: list[RunReport] = []
+        for source, wanted in chosen.items():
+            reports += await self._run_once(source, wanted, observer, stop)
+        return reports
+
+    async def _run_once(
+        self, source: str, wanted: Sequence[str], observer: Observer, stop: Stop
+    ) -> list[RunReport]:
+        reports = await self._run_source(source, wanted, observer, stop, False)
+        if any(report.moved for report in reports):
+            self.forget(source)
+            reports = await self._run_source(source, wanted, observer, stop, False)
+        return reports
+
+    async def _follow(
+        self, source: str, wanted: Sequence[str], observer: Observer, stop: Stop
+    ) -> list[RunReport]:
+        """A run that stays ends by itself only where its connections or its table are gone: then again, after a pause."""
+        metrics = asyncio.create_task(self._keep_metrics(wanted, observer))
+        try:
+            return await self._again_and_again(source, wanted, observer, stop)
+        finally:
+            metrics.cancel()
+
+    async def _again_and_again(
+        self, source: str, wanted: Sequence[str], observer: Observer, stop: Stop
+    ) -> list[RunReport]:
+        pause = FOLLOW_PAUSES[0]
+        reports: list[RunReport] = []
+        while not stop.finishing:
+            began = self.clock.monotonic()
+            try:
+                reports = await self._run_source(source, wanted, observer, stop, True)
+            except psycopg.OperationalError as error:
+                observer.event("outage", {"source": source, "message": str(error), "seconds": pause})
+            if stop.finishing:
+                break
+            self.forget(source)
+            if any(report.moved for report in reports):
+                continue
+            if self.clock.monotonic() - began > FOLLOW_PAUSES[1]:
+                pause = FOLLOW_PAUSES[0]
+            message = next((r.outage or r.configuration for r in reports if r.outage or r.configuration), "")
+            observer.event("outage", {"source": source, "message": message, "seconds": pause})
+            await stop.wait(pause)
+            pause = min(pause * 2, FOLLOW_PAUSES[1])
+        return reports
+
+    async def _run_source(
+        self, source: str, wanted: Sequence[str], observer: Observer, stop: Stop, follow: bool
+    ) -> list[RunReport]:
+        workshop, settings = await self.workshop(source), self.settings
+        limits = Limits(
+            settings.batch_size, settings.lease_seconds, settings.call_timeout_seconds, settings.max_attempts
+        )
+        reports = await run(
+            self.database,
+            workshop.source,
+            [d for d in workshop.derivations if d.declaration.name in wanted],
+            clock=self.clock,
+            observer=observer,
+            options=Options(limits, follow, settings.poll_seconds, settings.sweep_every_seconds),
+            stop=stop,
+        )
+        if not any(report.outage for report in reports):
+            await self._write_metrics(wanted)
         return reports
 
     async def status(self, names: Sequence[str] = ()) -> list[Status]:
@@ -237,16 +286,27 @@ class Instep:
                 return False
             await asyncio.sleep(READ_POLL_SECONDS)
 
-    async def _write_metrics(self, reports: Sequence[RunReport]) -> None:
+    async def _write_metrics(self, derivations: Sequence[str]) -> None:
         """A Prometheus textfile for each derivation, where metrics_dir is set."""
-        if self.settings.metrics_dir is None:
+        directory = self.settings.metrics_dir
+        if directory is None:
             return
         from instep.upkeep import textfile
 
         async with self.database.connection() as conn:
-            for report in reports:
-                stamps = await textfile.read_stamps(conn, report.name)
-                await asyncio.to_thread(textfile.write, self.settings.metrics_dir, stamps, report)
+            for derivation in derivations:
+                seen = await textfile.read(conn, derivation)
+                if seen is not None:
+                    await asyncio.to_thread(textfile.write, directory, seen)
+
+    async def _keep_metrics(self, derivations: Sequence[str], observer: Observer) -> None:
+        """For a worker that stays: the same alert covers it. A database that is out is said by the run itself."""
+        while self.settings.metrics_dir is not None:
+            await asyncio.sleep(METRICS_SECONDS)
+            try:
+                await self._write_metrics(derivations)
+            except (psycopg.OperationalError, PoolTimeout) as error:
+                observer.event("metrics not written", {"message": str(error)})
 
     async def _each_dead(
         self,
@@ -262,17 +322,14 @@ class Instep:
                 [await act(DeadLetters(declaration), declaration, conn) for declaration in declarations]
             )
 
-    async def _chosen(self, names: Sequence[str]) -> list[tuple[Workshop, Sequence[Derivation]]]:
+    async def _by_source(self, names: Sequence[str]) -> dict[str, list[str]]:
+        """Source → the derivations of it that were named."""
         async with self.database.connection() as conn:
             declarations = await self._declarations(conn, names)
         wanted: dict[str, list[str]] = {}
         for declaration in declarations:
             wanted.setdefault(declaration.source.name, []).append(declaration.name)
-        chosen: list[tuple[Workshop, Sequence[Derivation]]] = []
-        for source, derivations in wanted.items():
-            workshop = await self.workshop(source)
-            chosen.append((workshop, [d for d in workshop.derivations if d.declaration.name in derivations]))
-        return chosen
+        return wanted
 
     async def _declarations(self, conn: Any, names: Sequence[str]) -> list[Declaration]:
         """Of sources and derivations by name, each once, in order; all where none is named."""

@@ -9,7 +9,7 @@ from instep.upkeep import textfile
 async def test_the_file_says_when_and_what(dsn, conn, tmp_path):
     world = await World.make(dsn, conn, rows=3)
     report = await world.run()
-    path = textfile.write(tmp_path, await textfile.read_stamps(conn, report.name), report)
+    path = textfile.write(tmp_path, await textfile.read(conn, report.name))
     found = {f.name: f.samples[0] for f in text_string_to_metric_families(path.read_text())}
     assert found["instep_run_indexed"].value == 3
     assert found["instep_run_indexed"].labels == {"derivation": "articles.embed"}
@@ -20,4 +20,4 @@ async def test_the_file_says_when_and_what(dsn, conn, tmp_path):
 async def test_a_run_that_never_ended_has_no_new_finish(dsn, conn, tmp_path):
     world = await World.make(dsn, conn, rows=3)
     await conn.execute("insert into instep.run (derivation) values ('articles.embed')")
-    assert set(await textfile.read_stamps(conn, world.declaration.name)) == {"start", "seen"}
+    assert set((await textfile.read(conn, world.declaration.name)).stamps) == {"start", "seen"}

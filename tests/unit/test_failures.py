@@ -22,6 +22,8 @@ from instep.errors import Configuration, Outage, Permanent, Retryable
         (pg.DeadlockDetected("40P01"), Meaning.REPEAT, "database", False),
         (pg.SerializationFailure("40001"), Meaning.REPEAT, "database", False),
         (pg.DataCorrupted("XX001"), Meaning.ITEM, "data corruption", True),
+        (pg.UndefinedColumn("42703"), Meaning.SCHEMA, "database", True),
+        (pg.InsufficientPrivilege("42501"), Meaning.SCHEMA, "database", True),
         (pg.CheckViolation("23514"), Meaning.ITEM, "database", False),
         (TimeoutError("inner"), Meaning.ITEM, "timeout", False),
         (ZeroDivisionError("x"), Meaning.ITEM, "ZeroDivisionError", False),

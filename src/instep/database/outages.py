@@ -1,4 +1,4 @@
-"""What an error of PostgreSQL means: the three questions that the engine's failure table asks (ENGINE.md)."""
+"""What an error of PostgreSQL means: the four questions that the engine's failure table asks (ENGINE.md)."""
 
 from __future__ import annotations
 
@@ -34,3 +34,8 @@ def is_serialization(error: BaseException) -> bool:
 def is_corruption(error: BaseException) -> bool:
     """A row that cannot be read: a dead letter at once."""
     return isinstance(error, psycopg.Error) and error.sqlstate == "XX001"
+
+
+def is_schema(error: BaseException) -> bool:
+    """A table or column that is not there (any more), or a missing right: nobody's item is to blame."""
+    return isinstance(error, psycopg.Error) and error.sqlstate is not None and error.sqlstate.startswith("42")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -12,8 +12,8 @@ from instep.engine.declaration import Columns, Declaration, Key, Target, fragmen
 from instep.engine.keys import format_key
 from instep.engine.ports import Conn
 
-Outputs = Callable[[Conn, Target, Key], Awaitable[Mapping[str, Any]]]
-"""Says what stands of one entity's outputs, in the catalogue's own words: {"chunks": 58}."""
+Outputs = Mapping[str, Mapping[str, Any]]
+"""What stands of one entity's outputs, by target and in the catalogue's own words: {"model-v1": {"chunks": 58}}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,14 @@ class Explanation:
     stamps: tuple[StampSeen, ...]
     entries: tuple[EntrySeen, ...]
     next: str
-    outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by target
+    outputs: Outputs = field(default_factory=dict)
+    unmade: tuple[str, ...] = ()  # targets in use whose output is not of the row's content now
     logged: bool = False  # a change that was not taken up yet
+
+    @property
+    def in_sync(self) -> bool:
+        """Every target in use has output of the row's content now (none, where the row is not eligible)."""
+        return not self.logged and not self.entries and not self.unmade
 
     @property
     def entry(self) -> EntrySeen | None:
@@ -145,7 +151,8 @@ async def explain(
         tuple(stamps),
         tuple(entries),
         _next(in_use, eligible, stamps, entries, logged[0], max_attempts),
-        {target.name: await outputs(conn, target, key) for target in in_use} if outputs else {},
+        outputs or {},
+        _unmade(in_use, eligible, stamps),
         logged[0],
     )
 
@@ -201,10 +208,16 @@ def _next(
         return f"nothing until its content changes: it was discarded ({entry.discard_reason})"
     if not eligible:
         return "its outputs are cleared after the next sweep" if stamps else "nothing: it is not eligible"
-    fresh = {stamp.target for stamp in stamps if not stamp.stale}
-    if all(target.name in fresh for target in targets):
+    if not _unmade(targets, eligible, stamps):
         return "nothing: it is in step"
     return "the next sweep finds it"
+
+
+def _unmade(targets: Sequence[Target], eligible: bool, stamps: Sequence[StampSeen]) -> tuple[str, ...]:
+    if not eligible:
+        return tuple([stamp.target for stamp in stamps])
+    fresh = {stamp.target for stamp in stamps if not stamp.stale}
+    return tuple([target.name for target in targets if target.name not in fresh])
 
 
 def _hex(value: bytes | None) -> str | None:

@@ -12,7 +12,7 @@ from enum import Enum
 
 import psycopg
 
-from instep.database.outages import is_corruption, is_outage, is_serialization
+from instep.database.outages import is_corruption, is_outage, is_schema, is_serialization
 from instep.errors import Configuration, Outage, Permanent, Retryable
 from instep.text.clean import printable_error
 
@@ -22,6 +22,7 @@ class Meaning(Enum):
     BACKEND = "backend"  # an outage, if the probe fails too; else the item's
     SETTING = "setting"  # a configuration error, if the probe fails too; else the item's
     DATABASE = "database"  # PostgreSQL in trouble: an outage, no probe, no halving
+    SCHEMA = "schema"  # a table, a column or a right is gone: a configuration error, no probe, no halving
     REPEAT = "repeat"  # serialization or deadlock: the same again
 
 
@@ -57,6 +58,8 @@ def classify(error: BaseException) -> Failed:
             return Failed(Meaning.ITEM, error.kind, message, False)
         case psycopg.Error() if is_outage(error):
             return Failed(Meaning.DATABASE, "database", message, False)
+        case psycopg.Error() if is_schema(error):
+            return Failed(Meaning.SCHEMA, "database", message, True)
         case psycopg.Error() if is_serialization(error):
             return Failed(Meaning.REPEAT, "database", message, False)
         case psycopg.Error() if is_corruption(error):

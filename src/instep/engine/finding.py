@@ -27,6 +27,10 @@ class Untrustworthy(InstepError):
     """Capture does not see what it should (a watched column is gone, say): working on would look like being in step."""
 
 
+class Moved(InstepError):
+    """The table was renamed or taken up again: whoever made statements of its name makes them anew."""
+
+
 @dataclass(slots=True)
 class Finding:
     source: Source
@@ -86,7 +90,9 @@ class Finding:
         if verified.problems:
             problem = verified.problems[0]
             raise Untrustworthy(problem.what, hint=problem.mend)
-        self.source = await declared.read_source(conn, self.source.name)
+        known, self.source = self.source, await declared.read_source(conn, self.source.name)
+        if (known.oid, known.schema, known.table) != (self.source.oid, self.source.schema, self.source.table):
+            raise Moved(f"{known.schema}.{known.table} is now {self.source.schema}.{self.source.table}")
         self.declarations = await declared.read_declarations(conn, self.source)
 
     async def _absorb(self, conn: Conn, absorber: Absorber, stop: Stop) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Sequence
 
 import psycopg
 
-from instep.engine.failures import Stopped, classify, describe
+from instep.engine.failures import Meaning, Stopped, classify, describe
 from instep.engine.halving import Rescue, commit_good
 from instep.engine.ports import Output
 from instep.engine.stopping import Stop
@@ -114,4 +114,7 @@ async def _database(step: Awaitable[Wave | None]) -> Wave | None:
     try:
         return await step
     except psycopg.Error as error:
-        raise Stopped("outage", classify(error).message) from error
+        failed = classify(error)
+        raise Stopped(
+            "configuration" if failed.meaning is Meaning.SCHEMA else "outage", failed.message
+        ) from error

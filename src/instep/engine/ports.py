@@ -155,6 +155,7 @@ class RunReport:
     outage: str = ""  # the backend's own words, where the run stopped for an outage
     configuration: str = ""  # likewise, for a setting
     interrupted: bool = False
+    moved: bool = False  # the table has another name now: the statements must be made anew, then run again
 
     @property
     def exit_code(self) -> int:

@@ -17,11 +17,12 @@ import orjson
 import psycopg
 
 from instep.clock import Clock
+from instep.database.outages import is_schema
 from instep.database.statements import Statements
 from instep.engine import declared, exclusive
 from instep.engine.declaration import Source, Target, fragments
 from instep.engine.failures import Stopped, describe
-from instep.engine.finding import Finding, Untrustworthy
+from instep.engine.finding import Finding, Moved, Untrustworthy
 from instep.engine.pipeline import drain
 from instep.engine.ports import Conn, Derivation, Observer, RunReport
 from instep.engine.stopping import Stop
@@ -157,7 +158,7 @@ class _Run:
                 "held elsewhere", {"derivation": self.report.name, "message": detail, "hint": held.hint}
             )
         except psycopg.Error as error:
-            self._stopped(Stopped("outage", describe(error)))
+            self._stopped(Stopped("configuration" if is_schema(error) else "outage", describe(error)))
         except asyncio.CancelledError:
             self._cancelled()
             if self.finding_failed is None:
@@ -172,8 +173,12 @@ class _Run:
         match self.finding_failed:
             case None:
                 self.report.interrupted = True
+            case Moved():
+                self.report.moved = True
             case Untrustworthy() as error:
                 self.report.configuration = f"{error}: {error.hint}" if error.hint else str(error)
+            case psycopg.Error() as error if is_schema(error):
+                self.report.configuration = describe(error)
             case psycopg.Error() as error:
                 self.report.outage = describe(error)
             case error:

@@ -231,6 +231,10 @@ class Sweeper:
             ]
             range_ = sql.SQL(" and ").join(parts) if parts else sql.SQL("true")
             self._bound[given] = Statements(
-                "instep.engine", "sweep.sql", **fragments(self.declaration), range=range_
+                "instep.engine",
+                "sweep.sql",
+                **fragments(self.declaration),
+                source_key=self._columns.selected("a"),
+                range=range_,
             )
         return self._bound[given][name]

@@ -33,9 +33,10 @@ delete from instep.marker as m where m.source = %(source)s
     and m.seq <= (select min(d.swept_marker) from instep.derivation as d where d.source = %(source)s)
 
 -- name: bound
--- The end of a piece: the smallest of three, so that a gap in one of the tables stays bounded too.
+-- The end of a piece: the smallest of three, so that a gap in one of the tables stays bounded too. Keys
+-- alone are read: a row whose other columns cannot be read is no trouble here.
 select {key} from (
-    (select {key} from {source_rows} as r where {range} order by {key} offset %(size)s::bigint limit 1)
+    (select {key} from (select {source_key} from {relation} as a) as r where {range} order by {key} offset %(size)s::bigint limit 1)
     union all
     (select {key} from {stamp} as r where {range} order by {key} offset %(size)s::bigint limit 1)
     union all
@@ -43,7 +44,7 @@ select {key} from (
 order by {key} limit 1
 
 -- name: keys
-select {key} from {source_rows} as r where {range} order by {key}
+select {key} from (select {source_key} from {relation} as a) as r where {range} order by {key}
 
 -- name: piece
 -- Entries that wait without a token need nothing, and dead letters that stay dead: both are dropped before the

@@ -7,40 +7,52 @@ Format: https://prometheus.io/docs/instrumenting/exposition_formats/
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from instep.database.statements import Statements
-from instep.engine.ports import Conn, RunReport
+from instep.engine.ports import Conn
 
 _SQL = Statements("instep.upkeep", "textfile.sql")
 _STAMPS = ("start", "finish", "success", "seen")
 
-Stamps = Mapping[str, float]
-"""Seconds since 1970 of the last start, finish, success and sign of life; absent: never."""
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The last run of a derivation. `stamps`: seconds since 1970 of the last start, finish, success and sign of life
+    of any run; absent: never."""
+
+    derivation: str
+    seconds: float
+    counters: Mapping[str, int]
+    stamps: Mapping[str, float]
 
 
-async def read_stamps(conn: Conn, derivation: str) -> Stamps:
-    row = await (await conn.execute(_SQL["stamps"], {"derivation": derivation})).fetchone()
-    return {name: value for name, value in zip(_STAMPS, row or (), strict=False) if value is not None}
+async def read(conn: Conn, derivation: str) -> Seen | None:
+    """None where it never ran."""
+    row = await (await conn.execute(_SQL["last_run"], {"derivation": derivation})).fetchone()
+    if row is None:
+        return None
+    counters, seconds, *stamps = row
+    known = {name: value for name, value in zip(_STAMPS, stamps, strict=True) if value is not None}
+    return Seen(derivation, seconds, counters, known)
 
 
-def write(directory: Path, stamps: Stamps, report: RunReport) -> Path:
+def write(directory: Path, seen: Seen) -> Path:
     """Write `instep_<derivation>.prom` by an atomic rename; its path. Units are in the names."""
     directory.mkdir(parents=True, exist_ok=True)
     registry = CollectorRegistry()
 
     def gauge(name: str, text: str, value: float) -> None:
-        Gauge(name, text, ["derivation"], registry=registry).labels(report.name).set(value)
+        Gauge(name, text, ["derivation"], registry=registry).labels(seen.derivation).set(value)
 
-    for name, value in stamps.items():
+    for name, value in seen.stamps.items():
         gauge(f"instep_run_last_{name}_timestamp_seconds", f"when a run last had its {name}", value)
-    gauge("instep_run_duration_seconds", "how long the last run took", report.seconds)
-    gauge("instep_waiting_entries", "entries that waited when the run was last seen", report.pending)
-    gauge("instep_run_exit_code", "of the last run", report.exit_code)
-    for name, value in report.counters.as_dict().items():
+    gauge("instep_run_duration_seconds", "how long the last run took, or has taken", seen.seconds)
+    for name, value in seen.counters.items():
         gauge(f"instep_run_{name}", f"{name}, in the last run", value)
-    path = directory / f"instep_{report.name.replace('.', '_')}.prom"
+    path = directory / f"instep_{seen.derivation.replace('.', '_')}.prom"
     write_to_textfile(str(path), registry)
     return path
