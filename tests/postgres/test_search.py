@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import asynccontextmanager
+
 import pytest
 from search_scene import SearchScene
 
@@ -154,3 +157,18 @@ async def test_what_a_table_has_no_index_for_is_refused(scene):
     answer = await search(scene.searchable(lexical=False), scene.connect, Request(TEXTS[2]))
     assert answer.results[0].key == (2,)
     assert answer.legs == ["dense"]
+
+
+async def test_searches_share_a_pool_of_one_connection(scene):
+    """No leg holds a connection while it waits for another: ten searches at once would wait for ever."""
+    one = asyncio.Semaphore(1)
+
+    @asynccontextmanager
+    async def connect():
+        async with one:
+            yield scene.conn
+
+    scene.connect = connect
+    async with asyncio.timeout(60):
+        answers = await asyncio.gather(*(scene.search("chess", "hybrid", facets=True) for _ in range(10)))
+    assert {result.key[0] for result in answers[9].results} == set(TEXTS)

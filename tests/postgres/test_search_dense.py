@@ -14,7 +14,7 @@ from instep.errors import Configuration, Permanent
 from instep.search import dense
 from instep.search.filter_syntax import parse_filter
 
-ROWS, DIMENSIONS, QUERIES = 20_000, 24, 20
+ROWS, DIMENSIONS, QUERIES = 20_000, 16, 15
 
 
 async def filled(dsn, conn, tmp_path, rows=ROWS, type="vector"):

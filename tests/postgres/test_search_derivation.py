@@ -148,11 +148,10 @@ async def test_the_probe_fails_where_no_write_can_succeed(dsn, conn, tmp_path):
     scene = await SearchScene.make(dsn, conn, tmp_path, "tantivy")
     target = scene.targets["articles.search"]
     await scene.lexical.probe(target)
-    other = scene.lexical.sink.index(target)
     stranger = SearchDerivation(scene.lexical.declaration, _fresh(scene), scene.columns)
     with pytest.raises(Outage, match="is held by process"):
         await stranger.probe(target)
-    await other.close()
+    await scene.lexical.sink.close()
     await stranger.probe(target)
     assert target_name("tantivy").startswith("tantivy-")
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from psycopg import sql
 
-from instep.database.statements import Statements, compose, fragment
-from instep.engine.declaration import Source
+from instep.database.statements import Statements, compose
+from instep.engine.declaration import Source, quoted
 from instep.engine.ports import Conn
 from instep.errors import Refused
 
@@ -47,11 +47,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SQL = "instep.search"
 
 
-def user_column(alias: str, name: str) -> sql.SQL:
-    """`a."price"`: a column of the user's, whose name may hold what a statement takes for a placeholder (`100%s`)."""
-    return fragment(sql.Identifier(alias, name).as_string())
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of the source: `type` as PostgreSQL prints it, without a length (`numeric`, `text[]`)."""
@@ -62,7 +57,7 @@ class Column:
 
     def reference(self, alias: str) -> sql.Composed:
         """`a."price"`; text of another type is cast, so that index and SQL compare the same characters."""
-        plain = user_column(alias, self.name)
+        plain = quoted(alias, self.name)
         if self.kind == "text" and self.type not in ("text", "character varying"):
             return sql.SQL("{}::text").format(plain)
         return sql.Composed([plain])

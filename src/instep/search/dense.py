@@ -97,7 +97,10 @@ async def nearest_rows(conn: Conn, dense: Dense, vector: str, filter: Filter | N
         rows = await (search.exact(limit) if exact else search.walked(limit))
         return Fetched(rows, len(rows) < limit)
 
-    kept, dropped = await living(conn, live, wanted, fetch, judge)
+    async def verify(keys: Sequence[Key]) -> Mapping[Key, Verified]:
+        return await live.verify(conn, keys)
+
+    kept, dropped = await living(verify, wanted, fetch, judge)
     return Leg(kept, len(kept), dropped)
 
 

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from psycopg import sql
 
 from instep.database.statements import Statements, compose, fragment
-from instep.engine.declaration import Columns, Declaration, Key, Target
+from instep.engine.declaration import Columns, Declaration, Key, Target, quoted
 from instep.engine.ports import Conn, Item, Loaded, Output, Sink
 from instep.errors import Permanent
-from instep.search.columns import Column, user_column
+from instep.search.columns import Column
 from instep.search.live import live_rows, more_columns, text_columns
 from instep.search.ports import document
 from instep.text.compose import entity_text
@@ -37,6 +37,10 @@ def target_name(engine: str) -> str:
 class SearchSink(Sink, Protocol):
     async def probe(self, target: Target) -> None:
         """Raises Outage where a write would fail now, whatever is written."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what is held between writes."""
         ...
 
 
@@ -103,7 +107,7 @@ class SearchDerivation:
         columns, text = self._columns, self._declaration.options["text"]
         size: sql.Composable = fragment("0")
         for name in text:
-            size = compose(*_SQL, "size", left=size, column=user_column("a", name))
+            size = compose(*_SQL, "size", left=size, column=quoted("a", name))
         contents: list[tuple[str, sql.Composable]] = [
             *text_columns(text),
             *((f"field_{n}", column.encoded("a")) for n, column in enumerate(self._filters, 1)),

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from instep.engine.declaration import Key
-from instep.engine.ports import Conn
-from instep.search.live import Live, Verified
+from instep.search.live import Verified
 from instep.search.ports import Facet
 
 MAX_CANDIDATES = 50_000
@@ -44,19 +43,18 @@ class Fetched:
 
 
 Fetch = Callable[[int], Awaitable[Fetched]]
+Verify = Callable[[Sequence[Key]], Awaitable[Mapping[Key, Verified]]]
 Judge = Callable[[Candidate, Verified], bool]
 
 
-async def living(
-    conn: Conn, live: Live, wanted: int, fetch: Fetch, judge: Judge
-) -> tuple[list[Candidate], int]:
+async def living(verify: Verify, wanted: int, fetch: Fetch, judge: Judge) -> tuple[list[Candidate], int]:
     """The best `wanted` living candidates, one for each row, and how many rows were dropped. `judge` decides on a row
     whose content is not the one that its outputs were made from."""
     limit, verified = wanted, dict[Key, Verified | None]()
     while True:
         fetched = await fetch(limit)
         unknown = list(dict.fromkeys(c.key for c in fetched.candidates if c.key not in verified))
-        found = await live.verify(conn, unknown)
+        found = await verify(unknown)
         verified.update((key, found.get(key)) for key in unknown)
         kept: dict[Key, Candidate] = {}
         for candidate in fetched.candidates:

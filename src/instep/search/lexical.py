@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from instep.engine.declaration import Declaration, Target
-from instep.engine.ports import Conn
+from instep.engine.declaration import Declaration, Key, Target
+from instep.search.engines.postgres import Connect
 from instep.search.filters import Filter
 from instep.search.legs import Candidate, Fetched, Leg, living
 from instep.search.live import Live, Verified
@@ -31,18 +31,21 @@ class Lexical:
 
 
 async def matching_rows(
-    conn: Conn, lexical: Lexical, terms: Terms, filter: Filter | None, wanted: int, facets: bool
+    connect: Connect, lexical: Lexical, terms: Terms, filter: Filter | None, wanted: int, facets: bool
 ) -> Leg:
-    """The `wanted` best rows. `total` and facets count what the index holds, less what was seen to be dead."""
-    leg = await _matching(conn, lexical, Query(terms, filter, wanted, "all", facets))
+    """The `wanted` best rows; `total` and facets count what the index holds, `total` less what was seen to be dead.
+
+    No connection is held while the index is asked, which may need one itself: a small pool serves many searches.
+    """
+    leg = await _matching(connect, lexical, Query(terms, filter, wanted, "all", facets))
     if leg.candidates or len(terms) < 2:
         return leg
-    some = await _matching(conn, lexical, Query(terms, filter, wanted, "any", facets))
+    some = await _matching(connect, lexical, Query(terms, filter, wanted, "any", facets))
     note = ANY_WORD if some.candidates else ""
     return Leg(some.candidates, some.total, leg.dropped + some.dropped, some.facets, note)
 
 
-async def _matching(conn: Conn, lexical: Lexical, query: Query) -> Leg:
+async def _matching(connect: Connect, lexical: Lexical, query: Query) -> Leg:
     live = Live(lexical.declaration, lexical.target, lexical.text, query.filter)
     latest = Hits((), 0)
 
@@ -56,7 +59,11 @@ async def _matching(conn: Conn, lexical: Lexical, query: Query) -> Leg:
     def judge(candidate: Candidate, row: Verified) -> bool:
         return matches(query.terms, entity_text(row.texts or ()), query.match)
 
-    kept, dropped = await living(conn, live, query.limit, fetch, judge)
+    async def verify(keys: Sequence[Key]) -> Mapping[Key, Verified]:
+        async with connect() as conn:
+            return await live.verify(conn, keys)
+
+    kept, dropped = await living(verify, query.limit, fetch, judge)
     return Leg(kept, max(len(kept), latest.total - dropped), dropped, latest.facets)
 
 

@@ -14,9 +14,8 @@ from typing import Any
 from psycopg import sql
 
 from instep.database.statements import Statements, compose, fragment
-from instep.engine.declaration import Columns, Declaration, Key, Target
+from instep.engine.declaration import Columns, Declaration, Key, Target, quoted
 from instep.engine.ports import Conn
-from instep.search.columns import user_column
 from instep.search.filters import Filter, to_sql
 
 _SQL = ("instep.search", "live.sql")
@@ -51,7 +50,7 @@ def more_columns(columns: Sequence[tuple[str, sql.Composable]]) -> sql.Composed:
 def text_columns(names: Sequence[str], alias: str = "a") -> list[tuple[str, sql.Composable]]:
     """The text columns of a declaration as text_1, text_2, …"""
     return [
-        (f"text_{number}", compose(*_SQL, "text", column=user_column(alias, name)))
+        (f"text_{number}", compose(*_SQL, "text", column=quoted(alias, name)))
         for number, name in enumerate(names, 1)
     ]
 
@@ -73,7 +72,7 @@ def live_rows(
         hash=fragment(declaration.hash),
         filter=condition,
         more=more_columns(more),
-        relation=declaration.source.relation,
+        relation=quoted(declaration.source.schema, declaration.source.table),
     )
     return rows, parameters
 
@@ -128,7 +127,7 @@ async def page_rows(
         return {}
     columns = Columns(declaration.source.key)
     shown: list[tuple[str, sql.Composable]] = [
-        (f"show_{number}", compose(*_SQL, "shown", column=user_column("a", name)))
+        (f"show_{number}", compose(*_SQL, "shown", column=quoted("a", name)))
         for number, name in enumerate(show, 1)
     ]
     more = [*text_columns(text), *shown]

@@ -154,10 +154,9 @@ class _Work:
             return await nearest_rows(conn, dense, vector, self.filter, self._wanted)
 
     async def _lexical(self, lexical: Lexical) -> Leg:
-        async with self.connect() as conn:
-            return await matching_rows(
-                conn, lexical, self.terms, self.filter, self._wanted, self.request.facets
-            )
+        return await matching_rows(
+            self.connect, lexical, self.terms, self.filter, self._wanted, self.request.facets
+        )
 
     async def page(
         self, fused: Sequence[Fused], legs: Mapping[str, Leg]

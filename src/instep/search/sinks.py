@@ -89,6 +89,11 @@ class TantivySink:
         await self.index(target).drop()
         await conn.execute(self._sql["forget"], self._named(target))
 
+    async def close(self) -> None:
+        """Give every lock back, also after a run that did not come to its end. The sink can be used again."""
+        for index in self._indexes.values():
+            await index.close()
+
     async def probe(self, target: Target) -> None:
         """Raises Outage where a write would fail now, whatever is written."""
         async with self._connect() as own:
@@ -156,6 +161,9 @@ class PostgresSink:
 
     async def drop(self, conn: Conn, target: Target) -> None:
         await self.index(target).drop(conn)
+
+    async def close(self) -> None:
+        """Nothing is held."""
 
     async def probe(self, target: Target) -> None:
         """Nothing that could be out but the database itself."""

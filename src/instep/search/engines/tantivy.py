@@ -32,7 +32,7 @@ from instep.search.ports import FACET_VALUES, Document, Facet, Hit, Hits, Query
 HEAP_BYTES = 50_000_000
 _EPOCH = "epoch"  # the key of the epoch's document; the others are JSON arrays
 _HOLDER = "held-by"
-_FACET_CANDIDATES = 10_000  # values counted before the best are chosen: exact up to that many distinct ones
+_FACET_CANDIDATES = 1_000  # values counted before the best are chosen: exact up to that many distinct ones
 _PAGE = 10_000
 
 
