@@ -149,6 +149,9 @@ class Scene:
                 await self.sweep(declaration)
             await self.work(declaration)
 
+    async def in_step_of(self, declaration: Declaration) -> bool:
+        return await self.derived(declaration) == await self.wanted(declaration)
+
     async def in_step(self) -> bool:
         return all([await self.derived(d) == await self.wanted(d) for d in self.declarations])
 
@@ -163,7 +166,7 @@ async def make(
     key: str | Sequence[str] = "bigint",
     shape: str = "plain",
     *,
-    columns: str = "body text, place integer, published boolean not null default true, note text",
+    columns: str = "body text, place integer, published boolean default true, note text",
     watch: Sequence[Sequence[str]] = (("body", "published"), ("body", "published", "place")),
     eligible: str = "published",
     newest: str = "",
@@ -174,7 +177,7 @@ async def make(
     types = KEYS[key] if isinstance(key, str) else list(key)
     odd = shape == "quoted"
     schema = "other" if shape == "other_schema" else 'An "odd" 100% schema.x' if odd else "public"
-    table = 'Table "%s" with.dot' if odd else name
+    table = f'{name} "%s" with.dot' if odd else name
     names = [f'Key "{i}" 50%s' if odd else f"id_{i}" for i in range(1, len(types) + 1)]
     relation = sql.Identifier(schema, table)
     await conn.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(schema)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
+
 import psycopg
 import pytest
 from finding_scene import KEYS, SHAPES, Scene, make
@@ -13,9 +16,19 @@ from instep.engine.capture import TRIGGERS, family
 from instep.errors import Refused
 
 
-async def _prepared(conn, key: str, shape: str) -> Scene:
+@pytest.fixture(scope="module")
+def shared_dsn(server_dsn: str, template: str) -> Iterator[str]:
+    """One database for the big table of cases, which use a table each."""
+    name = f"t_capture_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server_dsn, autocommit=True) as conn:
+        conn.execute(f"create database {name} template {template}")
+        yield psycopg.conninfo.make_conninfo(server_dsn, dbname=name)
+        conn.execute(f"drop database {name} with (force)")
+
+
+async def _prepared(conn, key: str, shape: str, name: str = "articles") -> Scene:
     """Five rows, installed and in step."""
-    scene = await make(conn, key, shape)
+    scene = await make(conn, key, shape, name=name)
     await scene.put(1, 2, 3, 4, 5)
     await scene.install()
     await scene.settle()
@@ -46,16 +59,17 @@ OPERATIONS = ("insert", "update", "key change", "delete", "truncate")
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("key", KEYS)
-async def test_derived_keys_equal_the_sources(conn, key, shape):
+async def test_derived_keys_equal_the_sources(shared_dsn, key, shape):
     """Each operation alone reaches the derived state, for each type of key and shape of table (C1-4, C1-6)."""
-    scene = await _prepared(conn, key, shape)
-    for operation in OPERATIONS:
-        before = await scene.wanted()
-        await _operate(scene, operation)
-        assert await scene.wanted() != before, "the operation changed nothing: this test could not fail"
-        await scene.settle()
-        assert await scene.in_step(), operation
-        assert set(await scene.derived()) == set(await scene.wanted())
+    async with await psycopg.AsyncConnection.connect(shared_dsn, autocommit=True) as conn:
+        scene = await _prepared(conn, key, shape, f"{shape}_{key}")
+        for operation in OPERATIONS:
+            before = await scene.wanted()
+            await _operate(scene, operation)
+            assert await scene.wanted() != before, "the operation changed nothing: this test could not fail"
+            await scene.settle()
+            assert await scene.in_step(), operation
+            assert set(await scene.derived()) == set(await scene.wanted())
 
 
 NEEDED = {

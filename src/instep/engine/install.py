@@ -150,7 +150,11 @@ async def verify(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> Veri
             mended.clear()
             await conn.execute(_SQL["lock"], {})
             mended.extend(await _capture(conn, source))
-            await sweep.make_due(conn, "; ".join([*changes, *mended])[:500] or ("restored" if due else "capture renewed"), source=source_name)
+            await sweep.make_due(
+                conn,
+                "; ".join([*changes, *mended])[:500] or ("restored" if due else "capture renewed"),
+                source=source_name,
+            )
 
         waited = await schema_change(conn, work, f"mend the triggers on {now}", clock=clock)
         repaired += [*changes, *mended]

@@ -70,16 +70,18 @@ select relation, schema_name, table_name, columns, partitions, template,
 from instep.source as s where s.name = %(name)s
 
 -- name: located
--- Where the source's table is: by its OID; else the one that bears our triggers (a restored database has new OIDs),
--- parents before partitions.
-select c.oid, n.nspname, c.relname,
-    exists (select from pg_catalog.pg_trigger as t join pg_catalog.pg_proc as p on p.oid = t.tgfoid
-        where t.tgrelid = c.oid and p.pronamespace = 'instep'::regnamespace and p.proname = %(function)s) as bears
+-- Where the source's table is: by its OID; else the one that bears our triggers (a restored database has new OIDs).
+-- A parent whose own trigger was dropped is known by its partitions'.
+with bearing as (
+    select t.tgrelid as oid from pg_catalog.pg_trigger as t join pg_catalog.pg_proc as p on p.oid = t.tgfoid
+    where p.pronamespace = 'instep'::regnamespace and p.proname = %(function)s),
+candidate as (
+    select oid from bearing
+    union select i.inhparent from bearing join pg_catalog.pg_inherits as i on i.inhrelid = bearing.oid)
+select c.oid, n.nspname, c.relname
 from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
-where c.relkind in ('r', 'p') and (c.oid = %(oid)s::oid or c.oid in (
-    select t.tgrelid from pg_catalog.pg_trigger as t join pg_catalog.pg_proc as p on p.oid = t.tgfoid
-    where p.pronamespace = 'instep'::regnamespace and p.proname = %(function)s))
-order by bears desc, c.oid = %(oid)s::oid desc,
+where c.relkind in ('r', 'p') and (c.oid = %(oid)s::oid or c.oid in (select oid from candidate))
+order by (c.oid in (select oid from candidate)) desc, c.oid = %(oid)s::oid desc,
     exists (select from pg_catalog.pg_inherits as i where i.inhrelid = c.oid), c.oid
 limit 1
 
