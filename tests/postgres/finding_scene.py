@@ -221,3 +221,39 @@ async def make(
         for i, (kind, watched) in enumerate(zip(kinds, watch, strict=False))
     )
     return Scene(conn, source, declarations)
+
+
+async def prepared(conn, key: str, shape: str, name: str = "articles") -> Scene:
+    """Five rows, installed and in step."""
+    scene = await make(conn, key, shape, name=name)
+    await scene.put(1, 2, 3, 4, 5)
+    await scene.install()
+    await scene.settle()
+    for declaration in scene.declarations:
+        await scene.sweep(declaration)
+        await scene.work(declaration)
+    assert await scene.in_step()
+    assert len(await scene.derived()) == 5
+    return scene
+
+
+async def swept(conn, rows: int = 0, **options) -> Scene:
+    """Installed and in step, with an empty log and outbox."""
+    scene = await make(conn, **options)
+    await scene.put(*range(1, rows + 1))
+    await scene.install()
+    await scene.sweep()
+    await scene.work()
+    assert len(await scene.derived()) == rows
+    return scene
+
+
+async def bypass(scene: Scene, statement: str, *values: object) -> None:
+    """A write that capture does not see: only a sweep can find it."""
+    await scene.conn.execute("alter table articles disable trigger all")
+    await scene.run(statement, *values)
+    await scene.conn.execute("alter table articles enable trigger all")
+
+
+def fields(declaration: Declaration) -> dict[str, object]:
+    return {name: getattr(declaration, name) for name in declaration.__slots__}

@@ -1,6 +1,6 @@
 """Change capture: trigger functions and triggers that append the keys of changed rows to a source's change log.
 
-What is kept here, and the test that guards it (tests/postgres/test_capture.py unless said otherwise):
+What is kept here, and the test that guards it (tests/postgres/test_capture.py, test_capture_cases.py):
 - each way of writing a row reaches the log: test_derived_keys_equal_the_sources, test_each_trigger_is_needed;
 - an update of columns that nobody watches appends nothing: test_c1_3_unwatched_updates_make_no_work;
 - capture never breaks a user's statement: test_a_failing_read_lets_the_users_statement_pass;

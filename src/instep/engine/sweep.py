@@ -1,7 +1,7 @@
 """Sweep: finds work by comparing state, so that losing the queue loses nothing.
 
 It covers what was never made, made by another target, made from other content, and what is stamped though not
-eligible any more. Invariants, and the tests that guard them (tests/postgres/test_sweep.py):
+eligible any more. Invariants, and the tests that guard them (tests/postgres/test_sweep.py, test_sweep_due.py):
 - NULL hashes neither loop nor hide: test_null_hashes_neither_loop_nor_hide;
 - a dead letter is revived by other content or the end of its row alone: test_dead_letters_are_revived_only_as_written;
 - a sweep clears a reason or passes a marker only if it began after it: test_a_marker_on_its_way_is_not_passed;
