@@ -1,0 +1,5 @@
+"""The parts of the benchmark by name: each module has `async def measure(bench) -> Part`."""
+
+from __future__ import annotations
+
+NAMES = ("pipeline", "minilm", "claim", "capture", "follow", "startup")
