@@ -33,7 +33,7 @@ def url(session: Session) -> Answer:
 @commands.leaf(
     "psql",
     [
-        Example("instep db psql", "A prompt.", stays=True),
+        Example("instep db psql", "A prompt."),
         Example('instep db psql -c "select count(*) from packages"', "What follows is handed to psql."),
     ],
     passes_on=True,

@@ -244,12 +244,10 @@ def loading(terminal: Terminal, name: str, total: int) -> Iterator[Callable[[int
 
 
 def key_text(key: Sequence[Any]) -> str:
-    """A key as CLI and API write it: the value, or a JSON array of a composite one's."""
-    if len(key) == 1:
-        return str(key[0])
-    import orjson
+    """A key as commands take it: the value, or a JSON array of a composite one's."""
+    from instep.engine.keys import format_key
 
-    return orjson.dumps(list(key), default=str).decode()
+    return format_key(tuple(key))
 
 
 def _said(name: str, fields: Mapping[str, Any]) -> str:

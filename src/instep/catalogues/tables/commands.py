@@ -88,7 +88,7 @@ async def add(
 
 
 async def _add(session: Session, options: TableOptions) -> Answer:
-    from instep.catalogues.tables.derivations import add_table, plan_table
+    from instep.catalogues.tables.workshop import add_table, plan_table
 
     async with session.app() as opened:
         plan = await plan_table(opened, options)
@@ -173,7 +173,7 @@ async def remove(
     Its triggers, queues, chunks and index go and leave no trace. Your table and its rows stay. Works while workers
     run.
     """
-    from instep.catalogues.tables.derivations import remove_table
+    from instep.catalogues.tables.workshop import remove_table
 
     if not session.sure(f"Remove all that is derived from {name}? The table itself stays."):
         return Answer({"name": name, "removed": False}, ["nothing was changed"])

@@ -1,0 +1,181 @@
+"""What the app works with for a table: its derivations, its search, and adding and removing it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from psycopg import sql
+
+from instep.app import Instep, Workshop
+from instep.catalogues.tables import plan as planning
+from instep.catalogues.tables import tables
+from instep.catalogues.tables.declare import Declared, declare
+from instep.catalogues.tables.derivations import build, index_of
+from instep.catalogues.tables.model import EmbeddingModel
+from instep.catalogues.tables.options import TableOptions
+from instep.chunks.derivation import making_of, text_hashes
+from instep.chunks.names import chunk_tables
+from instep.engine.declaration import Declaration, Source, Target
+from instep.engine.declared import read_targets, source_names
+from instep.engine.ports import Conn
+from instep.inference.ports import Embedder
+from instep.inference.providers import create_embedder, default_url, leaves_machine
+from instep.search.columns import read_columns
+from instep.search.dense import Dense
+from instep.search.lexical import Lexical
+from instep.search.search import Searchable
+from instep.settings import Settings
+
+
+async def workshop(app: Instep, source: Source, declarations: Sequence[Declaration]) -> Workshop:
+    """The tables catalogue's `derivations` (registry.Catalogue)."""
+    made: dict[str, Embedder] = {}
+
+    def embedder_of(target: Target) -> Embedder:
+        if target.name not in made:
+            made[target.name] = _embedder(app.settings, target.spec, app.settings.embed_url)
+        return made[target.name]
+
+    embed, search = await build(app.database, source.name, embedder_of, app.settings.data_dir / "indexes")
+
+    async def searchable() -> Searchable:
+        async with app.database.connection() as conn:
+            targets = await read_targets(conn, embed.declaration.name)
+            reading = next(target for target in targets if target.state == "reading")
+            lexical = next(
+                t for t in await read_targets(conn, search.declaration.name) if t.state == "reading"
+            )
+            columns = await read_columns(conn, source, search.declaration.options["filters"])
+        querying = _querying(app.settings, reading, embedder_of)
+        made["query"] = querying
+        names = chunk_tables(embed.declaration, reading)
+        hashes = partial(text_hashes, making_of(reading, embedder_of(reading)))
+        dense = Dense(
+            embed.declaration,
+            reading,
+            names.chunk,
+            names.layout,
+            querying,
+            hashes,
+            str(reading.spec["query_prefix"]),
+        )
+        index = index_of(app.database, search, lexical, columns)
+        return Searchable(
+            Lexical(search.declaration, lexical, index), dense, columns, search.declaration.options["show"]
+        )
+
+    async def outputs(name: str, key: tuple[Any, ...]) -> dict[str, Any]:
+        if name != embed.declaration.name:
+            return {}
+        async with app.database.connection() as conn:
+            targets = await read_targets(conn, name)
+            return {target.name: await embed.sink.describe(conn, target, key) for target in targets}
+
+    async def close() -> None:
+        for embedder in made.values():
+            await embedder.close()
+
+    async def plan() -> dict[str, Any]:
+        model = _model(app.settings)
+        try:
+            async with app.database.connection() as conn:
+                declared = await _declare(
+                    app, conn, _options(source, embed.declaration, search.declaration), model
+                )
+                planned = await planning.plan(conn, declared, model, runs_at=app.settings.embed_url or "")
+        finally:
+            await model.embedder.close()
+        return planned.as_dict()
+
+    return Workshop(source, (embed, search), searchable, outputs, plan, close)
+
+
+async def plan_table(app: Instep, options: TableOptions) -> planning.Plan | None:
+    """What adding the table would take; None where it is added already. Raises Refused for what cannot be added."""
+    model = _model(app.settings)
+    try:
+        async with app.database.connection() as conn:
+            declared = await _declare(app, conn, options, model)
+            if declared.source.name in await source_names(conn):
+                await tables.refuse_other(conn, declared)
+                return None
+            return await planning.plan(conn, declared, model, runs_at=app.settings.embed_url or "")
+    finally:
+        await model.embedder.close()
+
+
+async def add_table(app: Instep, options: TableOptions) -> tables.Added:
+    """Install it. The same again changes nothing."""
+    model = _model(app.settings)
+    try:
+        async with app.database.connection() as conn:
+            declared = await _declare(app, conn, options, model)
+            added = await tables.add(conn, declared, clock=app.clock)
+        app.forget(added.name)
+        return added
+    finally:
+        await model.embedder.close()
+
+
+async def remove_table(app: Instep, name: str) -> None:
+    """Take everything away that was derived; also what a search engine keeps outside PostgreSQL."""
+    async with app.database.connection() as conn:
+        if name in await source_names(conn):
+            for derivation in (await app.workshop(name)).derivations:
+                if not derivation.sink.transactional:
+                    for target in await read_targets(conn, derivation.declaration.name):
+                        await derivation.sink.drop(conn, target)
+        await tables.remove(conn, name, clock=app.clock)
+    app.forget(name)
+
+
+def _options(source: Source, embed: Declaration, search: Declaration) -> TableOptions:
+    """What a table was added with, as far as a plan needs it."""
+    relation = sql.Identifier(source.schema, source.table).as_string(None)
+    return TableOptions(
+        relation,
+        tuple(embed.options["text"]),
+        name=source.name,
+        where="" if embed.eligible == "true" else embed.eligible,
+        newest=embed.options.get("newest", ""),
+        filters=tuple(search.options["filters"]),
+        show=tuple(search.options["show"]),
+        engine=search.options["engine"],
+    )
+
+
+async def _declare(app: Instep, conn: Conn, options: TableOptions, model: EmbeddingModel) -> Declared:
+    engine = options.engine if options.engine != "auto" else app.settings.search_engine
+    if engine == "auto":
+        engine = "tantivy" if app.database.embedded else "postgres"
+    return await declare(conn, replace(options, engine=engine), model)
+
+
+def _model(settings: Settings) -> EmbeddingModel:
+    provider = settings.embed_provider
+    embedder = _embedder(settings, {"provider": provider}, settings.embed_url)
+    return EmbeddingModel(embedder, provider, leaves_machine(provider, settings.embed_url or ""))
+
+
+def _querying(settings: Settings, target: Target, embedder_of: Any) -> Embedder:
+    if settings.query_embed_url is None:
+        found: Embedder = embedder_of(target)
+        return found
+    return _embedder(settings, target.spec, settings.query_embed_url)
+
+
+def _embedder(settings: Settings, spec: Mapping[str, Any], url: str | None) -> Embedder:
+    return create_embedder(
+        settings.embed_provider,
+        url=url or default_url(settings.embed_provider),
+        api_key=settings.embed_api_key.get_secret_value() if settings.embed_api_key else None,
+        model=str(spec.get("model") or settings.embed_model or ""),
+        concurrency=settings.embed_concurrency,
+        request_timeout=settings.request_timeout_seconds,
+        cache_dir=settings.models_path,
+        batch=settings.embed_batch_size,
+        dimensions=spec.get("dimensions"),
+    )
