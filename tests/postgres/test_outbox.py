@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from world import World
 
+from instep.engine.dead import DeadLetters
 from instep.engine.outbox import SUSPECT_CLAIMS, Failure
 
 
@@ -195,3 +196,42 @@ async def test_a_thousand_entries_of_one_sort_key_are_all_claimed(world):
     while entries := await outbox.claim(world.conn, 90, 1):
         seen += [e.key[0] for e in entries]
     assert sorted(seen) == list(range(1, 1001))
+
+
+@pytest.mark.parametrize("act", ["release", "park", "renew", "fail"])
+async def test_a_release_that_meets_an_absorb(world, act):
+    """The row is counted up while the statement waits for it: it must still be changed, not left to its lease."""
+    await waiting(world, 1)
+    outbox = world.outbox()
+    (entry,) = await outbox.claim(world.conn, 1, 7)
+    other = await world.dedicated()
+    await other.execute("begin")
+    await other.execute("update instep.outbox_articles_embed set generation = generation + 1")
+    if act == "fail":
+        acting = asyncio.create_task(
+            outbox.fail(world.conn, 7, [Failure(entry, "boom", "it broke", False, None)])
+        )
+    else:
+        acting = asyncio.create_task(getattr(outbox, act)(world.conn, 7, [entry.key]))
+    await asyncio.sleep(0.3)
+    assert not acting.done()
+    await other.execute("commit")
+    result = await acting
+    assert result.superseded == 0 if act == "fail" else result == 1
+    row = await world.entry(1)
+    assert row["token"] == (7 if act == "renew" else None)
+
+
+async def test_a_replay_that_meets_a_sweep(world):
+    await waiting(world, 1)
+    outbox = world.outbox()
+    (entry,) = await outbox.claim(world.conn, 1, 7)
+    await outbox.fail(world.conn, 7, [Failure(entry, "boom", "it broke", True, None)])
+    other = await world.dedicated()
+    await other.execute("begin")
+    await other.execute("update instep.outbox_articles_embed set generation = generation + 1")
+    replaying = asyncio.create_task(DeadLetters(world.declaration).replay(world.conn))
+    await asyncio.sleep(0.3)
+    await other.execute("commit")
+    assert await replaying == 1
+    assert (await world.entry(1))["failed_at"] is None

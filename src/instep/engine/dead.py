@@ -69,23 +69,28 @@ class DeadLetters:
         return [Letter(key, *row) for row in rows]
 
     async def replay(self, conn: Conn, *, key: Key | None = None, kind: str | None = None) -> int:
-        """Make them wait again, with all attempts: one entity's, a kind's, or all."""
-        return await self._change(conn, "replay", key, {"kind": kind})
+        """Make them wait again, with all attempts: one entity's (a discarded one too), a kind's, or all."""
+        return await self._change(conn, "replay", key, kind, standing=False)
 
     async def discard(self, conn: Conn, why: str, *, key: Key | None = None, kind: str | None = None) -> int:
         """Set aside with a reason: out of all counts until the content changes."""
-        return await self._change(conn, "discard", key, {"kind": kind, "why": why})
+        return await self._change(conn, "discard", key, kind, standing=True, why=why)
 
-    async def _change(self, conn: Conn, verb: str, key: Key | None, values: dict[str, Any]) -> int:
-        if key is not None:
-            async with transaction(conn):
-                cursor = await conn.execute(self._sql[f"{verb}_key"], values | self._columns.one(key))
-                return len(await cursor.fetchall())
+    async def _change(
+        self, conn: Conn, verb: str, key: Key | None, kind: str | None, *, standing: bool, **values: Any
+    ) -> int:
         total = 0
         while True:
             async with transaction(conn):
-                cursor = await conn.execute(self._sql[f"{verb}_kind"], values | {"limit": PIECE})
-                changed = len(await cursor.fetchall())
-            total += changed
-            if changed < PIECE:
+                if key is not None:
+                    locked = await conn.execute(
+                        self._sql["lock_key"], {"standing": standing, **self._columns.one(key)}
+                    )
+                else:
+                    locked = await conn.execute(self._sql["lock_kind"], {"kind": kind, "limit": PIECE})
+                rows = [place for (place,) in await locked.fetchall()]
+                if rows:
+                    await conn.execute(self._sql[verb], {"rows": rows, **values})
+            total += len(rows)
+            if key is not None or len(rows) < PIECE:
                 return total

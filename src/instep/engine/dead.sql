@@ -25,43 +25,23 @@ select o.target, o.error_kind, o.last_error, o.attempts, o.failed_at, o.failed_h
 from {outbox} o where ({key_o}) = ({key_values}) and o.failed_at is not null
 order by o.target
 
--- name: replay_key
-with chosen as materialized (
-    select o.ctid as place from {outbox} o
-    where ({key_o}) = ({key_values}) and o.failed_at is not null order by {key_o}, o.target for update
-)
+-- name: lock_key
+-- In a statement of its own: the change that follows finds the rows by ctid, by a later snapshot (see outbox.sql, lock).
+select ctid::text from {outbox} o
+where ({key_o}) = ({key_values}) and o.failed_at is not null and (not %(standing)s or o.discarded_at is null)
+order by {key_o}, o.target for update
+
+-- name: lock_kind
+-- A bounded piece, in key order; called again until it comes back short.
+select ctid::text from {outbox} o
+where o.failed_at is not null and o.discarded_at is null and (%(kind)s::text is null or o.error_kind = %(kind)s)
+order by {key_o}, o.target limit %(limit)s for update
+
+-- name: replay
 update {outbox} o
 set failed_at = null, failed_hash = null, discarded_at = null, discard_reason = null, attempts = 0, claims = 0,
     not_before = null, generation = generation + 1
-from chosen where o.ctid = chosen.place
-returning 1
+where ctid = any(%(rows)s::tid[])
 
--- name: replay_kind
--- A bounded piece, in key order; called again until it comes back empty.
-with chosen as materialized (
-    select o.ctid as place from {outbox} o
-    where o.failed_at is not null and o.discarded_at is null and (%(kind)s::text is null or o.error_kind = %(kind)s)
-    order by {key_o}, o.target limit %(limit)s for update
-)
-update {outbox} o
-set failed_at = null, failed_hash = null, attempts = 0, claims = 0, not_before = null, generation = generation + 1
-from chosen where o.ctid = chosen.place
-returning 1
-
--- name: discard_key
-with chosen as materialized (
-    select o.ctid as place from {outbox} o
-    where ({key_o}) = ({key_values}) and o.failed_at is not null and o.discarded_at is null
-    order by {key_o}, o.target for update
-)
-update {outbox} o set discarded_at = now(), discard_reason = %(why)s from chosen where o.ctid = chosen.place
-returning 1
-
--- name: discard_kind
-with chosen as materialized (
-    select o.ctid as place from {outbox} o
-    where o.failed_at is not null and o.discarded_at is null and (%(kind)s::text is null or o.error_kind = %(kind)s)
-    order by {key_o}, o.target limit %(limit)s for update
-)
-update {outbox} o set discarded_at = now(), discard_reason = %(why)s from chosen where o.ctid = chosen.place
-returning 1
+-- name: discard
+update {outbox} o set discarded_at = now(), discard_reason = %(why)s where ctid = any(%(rows)s::tid[])

@@ -117,7 +117,9 @@ class Outbox:
 
     async def fail(self, conn: Conn, token: int, failures: Sequence[Failure]) -> Recorded:
         """Record failures of entries that were tried alone, with the guards of a commit."""
+        keys = self.columns.arrays(f.entry.key for f in failures)
         async with transaction(conn):
+            await self._fetch(conn, "lock", token=token, **keys)
             rows = await self._fetch(
                 conn,
                 "fail",
@@ -130,7 +132,7 @@ class Outbox:
                 deterministic=[f.deterministic for f in failures],
                 hash=[f.hash for f in failures],
                 jitter=[self.clock.uniform(0.8, 1.2) for _ in failures],
-                **self.columns.arrays(f.entry.key for f in failures),
+                **keys,
             )
         given_back = sum(row[-2] for row in rows)
         dead = sum(row[-1] for row in rows)
@@ -159,8 +161,10 @@ class Outbox:
         return entries
 
     async def _by_token(self, conn: Conn, name: str, token: int, keys: Sequence[Key], **values: Any) -> int:
+        arrays = self.columns.arrays(keys)
         async with transaction(conn, WORKER, *INDEX_ONLY):
-            return len(await self._fetch(conn, name, token=token, **values, **self.columns.arrays(keys)))
+            await self._fetch(conn, "lock", token=token, **arrays)
+            return len(await self._fetch(conn, name, token=token, **values, **arrays))
 
     async def _fetch(self, conn: Conn, name: str, **values: Any) -> list[tuple[Any, ...]]:
         return await (await conn.execute(self._sql[name], {"target": self.target.name, **values})).fetchall()
