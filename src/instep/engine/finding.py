@@ -54,12 +54,13 @@ class Finding:
 
     async def follow(self, conn: Conn, stop: Stop, poll_seconds: float) -> None:
         """Absorb continuously, look at the triggers each minute, sweep when due; until told to finish."""
-        absorber = Absorber(self.source, self.declarations)
         verified = float("-inf")
         while not stop.finishing:
             if self.clock.monotonic() - verified >= VERIFY_SECONDS:
                 await self._verify(conn)
                 verified = self.clock.monotonic()
+                # Made anew each time: a derivation may have been added to the source.
+                absorber = Absorber(self.source, self.declarations)
                 await self._sweep(conn, absorber, stop)
             if not await self._absorb(conn, absorber, stop):
                 # Jitter, so that several workers do not poll in step.

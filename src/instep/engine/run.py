@@ -19,7 +19,7 @@ import psycopg
 from instep.clock import Clock
 from instep.database.outages import is_schema
 from instep.database.statements import Statements
-from instep.engine import declared, exclusive
+from instep.engine import declared, exclusive, sweep
 from instep.engine.declaration import Source, Target, fragments
 from instep.engine.failures import Stopped, describe
 from instep.engine.finding import Finding, Moved, Untrustworthy
@@ -31,6 +31,7 @@ from instep.engine.wave import Hands, Limits
 IDLE_SECONDS = 1.0  # between looks for parked entries and what other workers left, with --follow
 FIRST_PASS_SECONDS = 3.0  # that a run waits for all its work to be found before it begins with what there is
 OUTAGE_SECONDS = (5.0, 60.0)  # first and longest pause after an outage, with --follow
+FINISH_SECONDS = 60.0  # between looks at the vector index, with --follow, while changes never end
 BEAT_SECONDS = 2.0
 
 
@@ -126,6 +127,7 @@ class _Run:
         self._conns: list[Conn] = []
         self._hands: list[Hands] = []
         self._exclusive: exclusive.Exclusive | None = None
+        self._finishing: asyncio.Task[None] | None = None
         self._began, self._id = clock.monotonic(), 0
 
     async def open(self) -> None:
@@ -194,8 +196,9 @@ class _Run:
         if not await sink.intact(conn, target):
             self._observer.event("made again", {"derivation": self.report.name, "target": target.name})
             await conn.execute(self._sql["forget_stamps"], {"target": target.name})
-            reason = "the output was not what the database knows"
-            await conn.execute(self._sql["sweep_due"], {"reason": reason, "derivation": self.report.name})
+            await sweep.make_due(
+                conn, "the output was not what the database knows", derivation=self.report.name
+            )
 
     async def _until_drained(self, finding: Finding) -> None:
         beat = asyncio.create_task(self._beat(finding))
@@ -206,9 +209,10 @@ class _Run:
                 beat.result()
             await work
         finally:
-            for task in (beat, work):
+            tasks = [task for task in (beat, work, self._finishing) if task is not None]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(beat, work, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _once(self, finding: Finding) -> None:
         # What is worked while a sweep passes it is given back and looked at twice; so a short first pass goes first.
@@ -225,8 +229,12 @@ class _Run:
 
     async def _follow(self, finding: Finding) -> None:
         pause = OUTAGE_SECONDS[0]
-        idle = False
+        idle, finished = False, self._clock.monotonic()
         while not self._stop.finishing:
+            if self._clock.monotonic() - finished > FINISH_SECONDS:
+                # A trickle of changes that never ends must not keep the vector index from being built.
+                await self._finish_beside()
+                finished = self._clock.monotonic()
             try:
                 drained = await self._drain()
                 pause = OUTAGE_SECONDS[0]
@@ -242,8 +250,8 @@ class _Run:
                 idle = False
                 continue
             if not idle and finding.complete.is_set():
-                await self._sink_finish()
-                idle = True
+                await self._finish_beside()
+                idle, finished = True, self._clock.monotonic()
             await finding.wait(IDLE_SECONDS)
 
     async def _drain(self) -> int:
@@ -257,6 +265,26 @@ class _Run:
     async def _sink_finish(self) -> None:
         for hands in self._hands:
             await self._derivation.sink.finish(self._conns[1], hands.target)
+
+    async def _finish_beside(self) -> None:
+        """With --follow, changes are worked while a vector index is built. An output outside PostgreSQL has one writer,
+        so it is finished between two drains."""
+        if not self._derivation.sink.transactional:
+            await self._sink_finish()
+            return
+        if self._finishing is not None:
+            if not self._finishing.done():
+                return
+            self._finishing.result()
+        self._finishing = asyncio.create_task(self._finish_apart())
+
+    async def _finish_apart(self) -> None:
+        conn = await self._database.dedicated()
+        try:
+            for hands in self._hands:
+                await self._derivation.sink.finish(conn, hands.target)
+        finally:
+            await conn.close()
 
     async def _beat(self, finding: Finding) -> None:
         """Renew the leases of what is in hand, the hold on the output, and the run's row; tell how much is left."""

@@ -14,6 +14,3 @@ where id = %(id)s
 -- name: forget_stamps
 -- The output outside PostgreSQL is not what the stamps say: everything is made again.
 delete from {stamp} where target = %(target)s
-
--- name: sweep_due
-update instep.derivation set sweep_due = %(reason)s where name = %(derivation)s
