@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from instep.database.statements import Statements
 from instep.database.transactions import WORKER, transaction
-from instep.engine.declaration import Columns, Declaration, Key, Target, fragments
+from instep.engine.declaration import Columns, Declaration, Key, Target, fragments, literal
 from instep.engine.ports import Conn, Entry, Output, Sink
 
 
@@ -75,7 +75,8 @@ class Committer:
             finished = [place for key, place in held.places.items() if key not in held.moved]
             moved = [held.places[key] for key in held.moved]
             if held.places:
-                await conn.execute(self._sql["finish"], {"finished": finished, "moved": moved})
+                places = {"finished": _places(finished), "moved": _places(moved)}
+                await conn.execute(self._sql["finish"], places)
         return Committed(outputs, cleared, len(finished), len(moved), len(change.entries) - len(held.places))
 
     async def _fence(self, conn: Conn, change: Change) -> _Held:
@@ -96,8 +97,12 @@ class Committer:
     async def _stamp(self, conn: Conn, outputs: Sequence[Output], cleared: Sequence[Key]) -> None:
         target = {"target": self._target.name}
         if outputs:
-            hashes = {"hash": [output.hash for output in outputs]}
+            hashes = {"hash": literal(f'"\\\\x{output.hash.hex()}"' for output in outputs)}
             keys = self._columns.arrays(output.key for output in outputs)
             await conn.execute(self._sql["stamp"], target | hashes | keys)
         if cleared:
             await conn.execute(self._sql["unstamp"], target | self._columns.arrays(cleared))
+
+
+def _places(ctids: Sequence[str]) -> str:
+    return literal(f'"{place}"' for place in ctids)

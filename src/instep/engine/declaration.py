@@ -141,10 +141,16 @@ class Columns:
             for name, column in zip(self.names, self.key, strict=True)
         )
 
-    def arrays(self, keys: Iterable[Key]) -> dict[str, list[Any]]:
-        """Keys as the parameters of `unnest`: one list for each column."""
+    def arrays(self, keys: Iterable[Key]) -> dict[str, Any]:
+        """Keys as the parameters of `unnest`: one for each column. Numbers and uuids go as an array literal, whose
+        text needs no quoting: psycopg adapts a list element by element, which takes 8 times as long."""
         rows = list(keys)
-        return {name: [key[i] for key in rows] for i, name in enumerate(self.names)}
+        return {
+            name: literal(str(key[i]) for key in rows)
+            if column.type in _UNQUOTED
+            else [key[i] for key in rows]
+            for i, (name, column) in enumerate(zip(self.names, self.key, strict=True))
+        }
 
     def one(self, key: Key, prefix: str = "") -> dict[str, Any]:
         return {f"{prefix}{name}": value for name, value in zip(self.names, key, strict=True)}
@@ -159,6 +165,14 @@ def quoted(*names: str) -> sql.SQL:
 def raw(text: str) -> sql.SQL:
     """SQL of our own with placeholders in it: nothing is escaped."""
     return sql.SQL(text)
+
+
+_UNQUOTED = frozenset({"smallint", "integer", "bigint", "uuid"})
+
+
+def literal(elements: Iterable[str]) -> str:
+    """An array literal of elements that are quoted already, or need not be."""
+    return "{" + ",".join(elements) + "}"
 
 
 def array_type(type: str) -> str:
