@@ -73,4 +73,7 @@ def classify(error: BaseException) -> Failed:
 
 def describe(error: BaseException, limit: int = 2000) -> str:
     """The error's words for people and for the database: one gate against NUL and odd characters, bounded."""
-    return printable_error(str(error) or type(error).__name__, limit)
+    told = str(error) or type(error).__name__
+    if isinstance(error, Configuration) and error.setting and error.setting not in told:
+        told = f"{told} (mend {error.setting})"
+    return printable_error(told, limit)

@@ -17,7 +17,7 @@ from instep.database.transactions import transaction
 from instep.engine.capture import TRIGGERS
 from instep.engine.declaration import fragments, quoted
 from instep.engine.ports import Conn
-from instep.errors import Outage
+from instep.errors import Outage, Permanent
 from instep.text.compose import entity_text
 
 SAMPLE_ROWS = 500
@@ -227,7 +227,7 @@ async def _measure(
             # As many as fill what is left of the time, but not many more than before: the model may slow down.
             left = MEASURED_SECONDS - (clock.monotonic() - began)
             size = max(1, min(_MOST_TEXTS, 4 * size, int(speed * left)))
-    except Outage as error:
+    except (Outage, Permanent) as error:  # a text that the model refuses is the run's to tell apart
         return None, f"the model could not be measured: {error}"
     return speed, ""
 

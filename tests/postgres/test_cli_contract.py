@@ -1,0 +1,168 @@
+"""What scripts rely on: the shapes of `--json`, the streams, and the exit codes of runs (INTERFACES)."""
+
+from __future__ import annotations
+
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from cli_scene import POISON, TABLES, CommandLine, ModelThread, database, environment
+
+pytestmark = pytest.mark.xdist_group("cli")
+
+COUNTERS = {
+    "name", "enqueued", "indexed", "removed", "reused", "superseded", "truncated", "abandoned", "failed", "dead", "outage",
+    "seconds",
+}  # fmt: skip
+
+
+@pytest.fixture
+def model() -> Iterator[ModelThread]:
+    with ModelThread() as model:
+        yield model
+
+
+@pytest.fixture
+def line(
+    server_dsn: str, template: str, model: ModelThread, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Iterator[CommandLine]:
+    """Commands on a database where packages is added and nothing was run."""
+    with database(server_dsn, f"t_{uuid.uuid4().hex[:12]}", template) as dsn:
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            conn.execute(TABLES)
+            conn.execute("delete from packages where name = 'broken-one'")
+        line = CommandLine(environment(dsn, model, tmp_path), capsys)
+        seen = line.run(
+            "tables", "add", "packages", "--text", "name,description", "--filters", "section", "--yes"
+        )
+        assert seen.code == 0, seen
+        yield line
+
+
+def test_run_gives_the_counters_of_the_first_derivation_and_search_beside_them(line: CommandLine) -> None:
+    first = line.run("run", "packages", "--json")
+    assert first.code == 0
+    told = first.object
+    assert set(told) >= COUNTERS | {"search"}
+    assert set(told["search"]) >= COUNTERS
+    assert (told["name"], told["indexed"], told["search"]["indexed"]) == ("packages", 5, 5)
+    assert told["outage"] is None
+    again = line.run("run", "packages", "--json").object
+    assert (again["enqueued"], again["indexed"]) == (0, 0)
+
+
+def test_run_of_one_derivation_and_of_everything(line: CommandLine) -> None:
+    one = line.run("run", "packages.search", "--json").object
+    assert (one["name"], one["indexed"]) == ("packages.search", 5)
+    assert "search" not in one
+    every = line.run("run", "--json").object
+    assert [run["name"] for run in every["runs"]] == ["packages"]
+
+
+def test_status_search_explain_dead_and_url(line: CommandLine) -> None:
+    line.run("run", "packages")
+    status = line.run("status", "--json").object
+    assert status["jobs"] == []
+    assert [one["name"] for one in status["derivations"]] == ["packages.embed", "packages.search"]
+    assert set(status["derivations"][0]) >= {
+        "name", "state", "waiting", "leased", "dead", "oldest_wait_seconds", "coverage",
+    }  # fmt: skip
+    assert {one["state"] for one in status["derivations"]} == {"in step"}
+    found = line.run("search", "packages", "chess", "--facets", "--json").object
+    assert set(found) >= {"results", "facets", "semantic", "legs"}
+    assert set(found["results"][0]) >= {"key", "score", "text", "highlights"}
+    explained = line.run("explain", "packages.embed", "gnuchess", "--json").object
+    assert set(explained) >= {"eligible", "reasons", "content_hash", "stamps", "entry", "outputs", "next"}
+    assert line.run("dead", "list", "--json").object == {"kinds": []}
+    assert line.run("db", "url").out == line.dsn + "\n"
+
+
+def test_dead_letters_from_list_to_discard(line: CommandLine, model: ModelThread) -> None:
+    line.run("run", "packages")
+    line.sql(f"update packages set description = '{POISON} and 100% odd, ünïcode' where name = 'vim'")
+    seen = line.run("run", "packages")
+    assert seen.code == 1
+    assert "newly dead, see: instep dead list packages.embed" in seen.err
+    (kind,) = line.run("dead", "list", "--json").object["kinds"]
+    assert (kind["count"], kind["example"]["key"]) == (1, "vim")
+    assert kind["kind"] in line.run("dead", "list").out
+    shown = line.run("dead", "show", "packages.embed", "vim")
+    assert shown.code == 0
+    assert "400" in shown.out
+    model.server.faults.refuse = {}
+    assert line.run("dead", "replay", "packages.embed", "vim", "--json").object == {"replayed": 1}
+    assert line.run("run", "packages").code == 0
+    model.server.faults.refuse = {POISON: 400}
+    line.sql(f"update packages set description = '{POISON} again' where name = 'vim'")
+    assert line.run("run", "packages").code == 1
+    gone = line.run(
+        "dead", "discard", "packages", "--kind", kind["kind"], "--why", "scan", "--yes", "--json"
+    ).object
+    assert gone == {"discarded": 1}
+    assert line.run("dead", "list", "--json").object == {"kinds": []}
+    assert line.run("run", "packages").code == 0
+
+
+def test_outage_exits_1_with_words_and_nothing_counted(line: CommandLine, model: ModelThread) -> None:
+    line.environment["INSTEP_EMBED_URL"] = "http://127.0.0.1:9"  # nothing listens there
+    seen = line.run("run", "packages", "--json")
+    assert seen.code == 1
+    told = seen.object
+    assert told["outage"]
+    assert (told["failed"], told["dead"], told["pending"]) == (0, 0, 5)
+    assert told["search"]["indexed"] == 5, "the index of words needs no model"
+
+
+def test_wrong_key_exits_1_and_names_the_setting(line: CommandLine, model: ModelThread) -> None:
+    model.server.faults.status = 401
+    seen = line.run("run", "packages", "--json")
+    assert seen.code == 1
+    assert "INSTEP_EMBED_API_KEY" in seen.object["configuration"]
+
+
+def test_sigterm_gives_back_and_exits_143(line: CommandLine, model: ModelThread) -> None:
+    model.server.forget()
+    model.server.faults.slow = 30.0
+    process = line.start("run", "packages.embed", "--json")
+    deadline = time.monotonic() + 30
+    while model.server.requests == 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 143, out + err
+    assert line.sql("select count(*), count(token) from instep.outbox_packages_embed") == [(5, 0)]
+
+
+def test_logs_and_progress_stay_off_stdout(line: CommandLine) -> None:
+    process = line.start("run", "packages", "--json", "--debug")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert out.lstrip().startswith("{")
+    assert "packages.embed  wave of 5" in err
+
+
+def test_removal_leaves_the_table_and_nothing_else(line: CommandLine) -> None:
+    line.run("run", "packages")
+    seen = line.run("tables", "remove", "packages", "--yes")
+    assert seen.code == 0
+    assert line.sql("select count(*) from packages") == [(5,)]
+    assert line.sql("select count(*) from pg_trigger where tgrelid = 'packages'::regclass") == [(0,)]
+    assert line.sql(
+        "select count(*) from pg_class where relname like '%packages_%' and relnamespace = 'instep'::regnamespace"
+    ) == [(0,)]
+    assert line.run("tables", "list", "--json").object == {"tables": []}
+
+
+def test_names_of_tables_complete(line: CommandLine) -> None:
+    line.environment |= {
+        "_INSTEP_COMPLETE": "complete_bash",
+        "COMP_WORDS": "instep run pack",
+        "COMP_CWORD": "2",
+    }
+    process = line.start()
+    out, err = process.communicate(timeout=30)
+    assert out.split() == ["packages", "packages.embed", "packages.search"], err
