@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import psycopg
 from psycopg import sql
 
 from instep.chunks.derivation import ChunkDerivation, making_of
@@ -152,6 +153,10 @@ async def scene(
     await conn.execute(statements["create_outbox"], {})
     model = CountingModel(dimensions)
     more = {} if content_bytes is None else {"content_bytes": content_bytes}
-    derivation = ChunkDerivation(declaration, lambda target: making_of(target, model), **more)
+
+    async def dedicated() -> Any:
+        return await psycopg.AsyncConnection.connect(conn.info.dsn, autocommit=True)
+
+    derivation = ChunkDerivation(declaration, lambda target: making_of(target, model), dedicated, **more)
     await derivation.sink.prepare(conn, target)
     return Scene(conn, declaration, target, model, derivation)

@@ -23,7 +23,8 @@ async def look(conn):
     sink = ChunkSink(table.embed)
 
     async def look(key=1):
-        return await explain(conn, table.embed, table.targets, (key,), sink.describe)
+        outputs = {TARGET: await sink.describe(conn, table.targets[0], (key,))}
+        return await explain(conn, table.embed, table.targets, (key,), outputs)
 
     return look
 
@@ -44,6 +45,7 @@ async def test_never_made(look):
     seen = await look()
     assert (seen.found, seen.eligible, seen.reasons) == (True, True, ("the condition is met: published",))
     assert len(seen.content_hash) == 32
+    assert not seen.in_sync
     assert seen.next == "the next sweep finds it"
     assert seen.as_dict()["outputs"] == {TARGET: {"chunks": 0, "vectors": 0, "characters": 0}}
 
@@ -53,10 +55,12 @@ async def test_in_step_then_stale(conn, look):
     seen = await look()
     assert [s.stale for s in seen.stamps] == [False]
     assert seen.next == "nothing: it is in step"
+    assert seen.in_sync
     await conn.execute("update articles set body = 'more'")
     seen = await look()
     assert [s.stale for s in seen.stamps] == [True]
     assert seen.logged
+    assert not seen.in_sync
     assert seen.next == "a change of this row is taken up by the next run"
 
 

@@ -1,7 +1,7 @@
 """Rows of the chunk and layout tables in PostgreSQL's binary COPY format.
 
 Written by hand over numpy: psycopg's row writer converts value by value and takes 5 times as long for vectors
-(figures: docs/decisions/0008-chunk-writes.md).
+(figures: docs/decisions/0009-chunk-writes.md).
 """
 
 from __future__ import annotations

@@ -253,6 +253,11 @@ def _prepare(making: Making, rows: Sequence[Sequence[str | None]]) -> list[Prepa
     return prepared
 
 
+def text_hashes(making: Making, values: Sequence[str | None]) -> set[bytes]:
+    """The hashes of the chunks that a row with these text columns has: tells whether a found chunk is of today."""
+    return set(_prepare(making, [values])[0].hashes)
+
+
 def _output(
     item: Item, rows: Mapping[bytes, int], embedded: Embedded, failures: Mapping[int, Permanent]
 ) -> Output | Permanent:

@@ -30,8 +30,8 @@ Dedicated = Callable[[], Awaitable[Conn]]
 
 
 class ChunkSink:
-    """`engine.ports.Sink` for outputs whose value is an `EntityChunks`. With `dedicated`, the vector index is built
-    on a connection of its own; without, on the one that `finish` is given."""
+    """`engine.ports.Sink` for outputs whose value is an `EntityChunks`. The vector index is built on a connection that
+    `dedicated` gives; without it none is built."""
 
     transactional = True
 
@@ -124,14 +124,11 @@ class ChunkSink:
         """Build the vector index when the first fill is as good as over: `vector_index`."""
         tables, outbox = self._tables(target), self._declaration.outbox
         outcome = await vector_index.look(conn, tables, outbox, target)
-        if outcome != "due":
-            return
-        if self._dedicated is None:
-            await vector_index.build(conn, tables, target)
+        if outcome != "due" or self._dedicated is None:
             return
         own = await self._dedicated()
         try:
-            await vector_index.build(own, tables, target)
+            await vector_index.build(own, conn, tables, target)
         finally:
             await own.close()
 

@@ -3,9 +3,9 @@
 As good as over means that less than a tenth as many entries wait as entities are done: a trickle of writes, which
 never lets the outbox be empty, must not postpone the index for ever (PEERS extra, pgai#791; test_trickle_does_not_postpone).
 
-Two processes: a table lock that an index build and a vacuum hold, asked for without waiting, tells that somebody is
-at it; then this one leaves it alone, and a later run looks again. Advisory locks would not do: a session's does not
-hold behind PgBouncer, a transaction's cannot, since CREATE INDEX CONCURRENTLY takes no transaction around it.
+Two processes: CREATE INDEX CONCURRENTLY takes no transaction around it, a session's advisory lock does not hold behind
+PgBouncer, and two such builds end in a deadlock when the first is nearly done. So a second connection holds a
+transaction's advisory lock for as long as the build runs (test_two_processes_at_once); a crash frees it.
 """
 
 from __future__ import annotations
@@ -43,36 +43,34 @@ async def look(conn: Conn, tables: ChunkTables, outbox: sql.Identifier, target: 
     return "filling" if waiting > entities * WAITING_SHARE else "due"
 
 
-async def build(conn: Conn, tables: ChunkTables, target: Target) -> Built:
-    """Build it, and let the planner know. `conn` is in autocommit mode, outside a transaction and straight to the
-    server. Raises what PostgreSQL raises (no disk, no right); what such a build leaves is dropped by the next."""
+async def build(conn: Conn, holder: Conn, tables: ChunkTables, target: Target) -> Built:
+    """Build it, and let the planner know; "busy" where another process or person is at it. `conn` builds: in autocommit
+    mode, outside a transaction, straight to the server. `holder`, another connection, keeps others away. Raises what
+    PostgreSQL raises (no disk, no right); what such a build leaves is dropped by the next."""
     operators = sql.SQL("{}.{}").format(
         sql.Identifier(await pgvector_schema(conn)),
         sql.Identifier(f"{known_type(str(target.spec['type']))}_cosine_ops"),
     )
     statements = _bound(tables, operators=operators)
-    try:
-        if await _cleared(conn, statements, tables):
-            return "valid"
+    async with transaction(holder):
+        (alone,) = await _row(holder, statements["alone"], {"name": tables.index_name})
+        if not alone:
+            return "busy"
+        await holder.execute(statements["let_go"], {})
+        try:
+            if await _cleared(conn, statements, tables):
+                return "valid"
+        except errors.LockNotAvailable:
+            return "busy"
         (rows,) = await _row(conn, statements["rows"], {})
         await _create(conn, statements, _memory(rows, target))
-    except (
-        errors.LockNotAvailable,
-        errors.DuplicateTable,
-        errors.UniqueViolation,
-        errors.DeadlockDetected,
-    ):
-        # Another process is at it, or began between our look and our build; what it leaves is judged by the next run.
-        return "busy"
-    if not await _state(conn, statements, tables):
-        return "busy"
-    await conn.execute(statements["analyze"], {})
+        await conn.execute(statements["analyze"], {})
     return "built"
 
 
 async def _cleared(conn: Conn, statements: Statements, tables: ChunkTables) -> bool:
-    """Drop an invalid leftover. True: a valid index stands. Raises LockNotAvailable while another process builds."""
-    async with transaction(conn, "lock_timeout = '5s'"):
+    """Drop an invalid leftover. True: a valid index stands. Raises LockNotAvailable while somebody builds by hand."""
+    async with transaction(conn, "lock_timeout = '3s'"):
         await conn.execute(statements["lock"], {})
         state = await _state(conn, statements, tables)
         if state is False:

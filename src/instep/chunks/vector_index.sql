@@ -1,5 +1,5 @@
 -- The HNSW index of one target's vectors, built after its first fill: COPY into a table that has one ran at 619
--- rows/s, into one that has none at 137,000 (docs/decisions/0008-chunk-writes.md).
+-- rows/s, into one that has none at 137,000 (docs/decisions/0009-chunk-writes.md).
 
 -- name: state
 -- Of the index: valid, invalid (left by a build that broke off, or one that still runs) or no row.
@@ -23,9 +23,18 @@ select made.entities, (
 -- name: rows
 select greatest(count(*), 1) from {chunk}
 
+-- name: alone
+-- Held by a transaction that does nothing else.
+select pg_try_advisory_xact_lock(hashtextextended('instep.vector_index ' || %(name)s, 0))
+
+-- name: let_go
+-- The portal of the statement before keeps its snapshot until the next one, and the build would wait for it for ever;
+-- this one has none.
+set local idle_in_transaction_session_timeout = 0
+
 -- name: lock
--- Whoever builds an index or vacuums holds this lock: then it is not for us to drop or build now.
-lock table {chunk} in share update exclusive mode nowait
+-- A build by hand holds this lock for as long as it runs; an autovacuum gives it up to who waits.
+lock table {chunk} in share update exclusive mode
 
 -- name: drop_leftover
 drop index if exists {index}

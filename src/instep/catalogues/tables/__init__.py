@@ -4,7 +4,7 @@ from instep.registry import Catalogue
 
 catalogue = Catalogue(
     name="tables",
-    derivations="instep.catalogues.tables.derivations:build",
+    derivations="instep.catalogues.tables.workshop:workshop",
     commands="instep.catalogues.tables.commands:app",
     docs="docs/tables.md",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
@@ -13,8 +13,10 @@ from instep.engine.declaration import Target
 from instep.engine.ports import Conn
 from instep.errors import Refused
 from instep.inference.ports import Embedder
-from instep.search.columns import read_columns
+from instep.search.columns import Column, read_columns
 from instep.search.derivation import SearchDerivation, SearchSink
+from instep.search.engines.postgres import PostgresIndex
+from instep.search.ports import Index
 from instep.search.sinks import PostgresSink, TantivySink
 
 EmbedderOf = Callable[[Target], Embedder]
@@ -49,3 +51,13 @@ async def build(
     else:
         raise Refused(f"{name} names a search engine that is not known here: {engine!r}.")
     return embed, SearchDerivation(table.search, sink, columns)
+
+
+def index_of(
+    database: Connections, search: SearchDerivation, target: Target, columns: Sequence[Column]
+) -> Index:
+    """The lexical index of a target, to be searched: with connections of its own, where it needs some."""
+    sink = search.sink
+    if isinstance(sink, TantivySink):
+        return sink.index(target)
+    return PostgresIndex(search.declaration, target, columns, database.connection)

@@ -29,7 +29,7 @@ class TableOptions:
     splitter: str = ""
     document_prefix: str | None = None  # None: what the model is known to want
     query_prefix: str | None = None
-    engine: str = "tantivy"  # or postgres
+    engine: str = "tantivy"  # or postgres; auto: by the settings
 
 
 def source_name(options: TableOptions, table: str) -> str:

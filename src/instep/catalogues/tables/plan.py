@@ -211,12 +211,13 @@ async def _sample(conn: Conn, declared: Declared, eligible: int) -> list[tuple[s
 async def _measure(
     model: EmbeddingModel, prefix: str, chunks: Sequence[str], clock: Clock
 ) -> tuple[float | None, str]:
-    """Texts a second over sampled chunks, the first call (which loads the model) not counted where there is time for
-    another; and a note where there is no figure."""
+    """Texts a second over sampled chunks, once the model is loaded; and a note where there is no figure."""
     if not chunks:
         return None, "no row has a text yet"
-    began, at, size, speed = clock.monotonic(), 0, _FIRST_TEXTS, 0.0
+    at, size, speed = 0, _FIRST_TEXTS, 0.0
     try:
+        await model.embedder.probe()  # the first call loads the model: it is not measured
+        began = clock.monotonic()
         while at < len(chunks) and clock.monotonic() - began < MEASURED_SECONDS:
             part = [prefix + text for text in chunks[at : at + size]]
             started = clock.monotonic()

@@ -80,12 +80,7 @@ async def add(conn: Conn, declared: Declared, *, clock: Clock = SYSTEM) -> Added
     began, name = clock.monotonic(), declared.source.name
     present = name in await source_names(conn)
     if present:
-        differences = _differences(await shown(conn, name), declared)
-        if differences:
-            raise Refused(
-                f"{name} is already added, otherwise: {'; '.join(differences)}.",
-                hint=f"instep tables show {name} · instep tables set {name} … · instep tables remove {name}",
-            )
+        await refuse_other(conn, declared)
     installed = await engine_install.install(
         conn, declared.source, declared.declarations, declared.targets, clock=clock
     )
@@ -104,6 +99,16 @@ async def add(conn: Conn, declared: Declared, *, clock: Clock = SYSTEM) -> Added
             await remove(conn, name, clock=clock)
         raise
     return Added(name, present, clock.monotonic() - began, installed.waited)
+
+
+async def refuse_other(conn: Conn, declared: Declared) -> None:
+    """Raises Refused, with the differences, where the name is declared otherwise."""
+    name = declared.source.name
+    if differences := _differences(await shown(conn, name), declared):
+        raise Refused(
+            f"{name} is already added, otherwise: {'; '.join(differences)}.",
+            hint=f"instep tables show {name} · instep tables remove {name}",
+        )
 
 
 async def listed(conn: Conn) -> list[Table]:

@@ -46,7 +46,7 @@ async def write_view(conn: Conn, declaration: Declaration, target: Target) -> No
 
 
 async def drop_outputs(conn: Conn, source: str) -> bool:
-    """Drop the view and every chunk table of a source of that name, also where an earlier removal broke off. False:
+    """Drop the view and every output table of a source of that name, also where an earlier removal broke off. False:
     there was none. Refused where something of the user's stands on them."""
     try:
         await conn.execute(Statements(_PACKAGE, _FILE, view=view_name(source))["drop"], {})

@@ -16,9 +16,10 @@ l.{ours} as {theirs}
 drop view if exists {view}
 
 -- name: leftovers
--- Chunk tables of a source of that name, whatever its targets were.
+-- Tables of outputs of a source of that name, whatever its targets were: chunks, and words in PostgreSQL.
 select relname::text from pg_class
-where relnamespace = 'instep'::regnamespace and relkind = 'r' and relname ~ ('^(chunk|layout)_' || %(name)s || '_embed_[0-9]+$')
+where relnamespace = 'instep'::regnamespace and relkind = 'r'
+    and (relname ~ ('^(chunk|layout)_' || %(name)s || '_embed_[0-9]+$') or relname ~ ('^lexical_' || %(name)s || '_search_[0-9]+$'))
 order by 1
 
 -- name: drop_table
