@@ -109,7 +109,7 @@ async def main(warm: bool) -> None:
                 async with app.database.connection() as conn:
                     await derivation.probe((await read_targets(conn, DERIVATION))[0])
         cpu, began = time.process_time(), time.time()
-        reports = await app.run([DERIVATION], observer=watch)
+        reports = await supervise(lambda stop: app.run([DERIVATION], observer=watch, stop=stop), print)
         cpu = time.process_time() - cpu
     report = reports[0]
     print(
