@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
@@ -19,8 +19,7 @@ from instep.errors import Permanent
 Conn = AsyncConnection[TupleRow]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One claimed entry of an outbox."""
 
     key: Key
@@ -29,8 +28,7 @@ class Entry:
     sort_key: str  # text: -infinity is no Python datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """What was loaded for one eligible entity: content and hash come from one statement."""
 
     key: Key
@@ -47,8 +45,7 @@ class Loaded:
     deferred: Sequence[Key] = ()  # too much for this wave's memory: released, and claimed again
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """What one item became. `value` is for the sink; the two counts go into the run's counters."""
 
     key: Key
