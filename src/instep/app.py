@@ -77,9 +77,8 @@ class Instep:
             try:
                 yield app
             finally:
-                for workshop in app._workshops.values():
-                    if workshop.close is not None:
-                        await workshop.close()
+                for source in list(app._workshops):
+                    await app.forget(source)
 
     async def workshop(self, source: str) -> Workshop:
         """What a source is made of, by its catalogue; made once. Raises Refused for an unknown name."""
@@ -91,9 +90,11 @@ class Instep:
             self._workshops[source] = await registry.load(catalogue.derivations)(self, known, declarations)
         return self._workshops[source]
 
-    def forget(self, source: str) -> None:
+    async def forget(self, source: str) -> None:
         """What was known of a source is not so any more: it was added, changed or removed."""
-        self._workshops.pop(source, None)
+        workshop = self._workshops.pop(source, None)
+        if workshop is not None and workshop.close is not None:
+            await workshop.close()
 
     async def run(
         self, names: Sequence[str] = (), *, observer: Observer, stop: Stop | None = None, follow: bool = False
@@ -117,10 +118,11 @@ class Instep:
     async def _run_once(
         self, source: str, wanted: Sequence[str], observer: Observer, stop: Stop
     ) -> list[RunReport]:
-        reports = await self._run_source(source, wanted, observer, stop, False)
+        options = self._options(follow=False)
+        reports = await self._run_source(source, wanted, observer, stop, options)
         if any(report.moved for report in reports):
-            self.forget(source)
-            reports = await self._run_source(source, wanted, observer, stop, False)
+            await self.forget(source)
+            reports = await self._run_source(source, wanted, observer, stop, options)
         return reports
 
     async def _follow(
@@ -136,17 +138,17 @@ class Instep:
     async def _again_and_again(
         self, source: str, wanted: Sequence[str], observer: Observer, stop: Stop
     ) -> list[RunReport]:
-        pause = FOLLOW_PAUSES[0]
+        pause, options = FOLLOW_PAUSES[0], self._options(follow=True)
         reports: list[RunReport] = []
         while not stop.finishing:
             began = self.clock.monotonic()
             try:
-                reports = await self._run_source(source, wanted, observer, stop, True)
+                reports = await self._run_source(source, wanted, observer, stop, options)
             except psycopg.OperationalError as error:
                 observer.event("outage", {"source": source, "message": str(error), "seconds": pause})
             if stop.finishing:
                 break
-            self.forget(source)
+            await self.forget(source)
             if any(report.moved for report in reports):
                 continue
             if self.clock.monotonic() - began > FOLLOW_PAUSES[1]:
@@ -157,20 +159,27 @@ class Instep:
             pause = min(pause * 2, FOLLOW_PAUSES[1])
         return reports
 
-    async def _run_source(
-        self, source: str, wanted: Sequence[str], observer: Observer, stop: Stop, follow: bool
-    ) -> list[RunReport]:
-        workshop, settings = await self.workshop(source), self.settings
+    def _options(self, *, follow: bool) -> Options:
+        settings = self.settings
         limits = Limits(
             settings.batch_size, settings.lease_seconds, settings.call_timeout_seconds, settings.max_attempts
         )
+        return Options(
+            limits, follow, settings.poll_seconds, settings.sweep_every_seconds, self.clock.token()
+        )
+
+    async def _run_source(
+        self, source: str, wanted: Sequence[str], observer: Observer, stop: Stop, options: Options
+    ) -> list[RunReport]:
+        workshop = await self.workshop(source)
+        derivations = [d for d in workshop.derivations if d.declaration.name in wanted]
         reports = await run(
             self.database,
             workshop.source,
-            [d for d in workshop.derivations if d.declaration.name in wanted],
+            derivations,
             clock=self.clock,
             observer=observer,
-            options=Options(limits, follow, settings.poll_seconds, settings.sweep_every_seconds),
+            options=options,
             stop=stop,
         )
         if not any(report.outage for report in reports):

@@ -284,7 +284,6 @@ async def test_a_table_that_is_renamed_under_a_worker_that_stays(app, conn, monk
         await conn.execute("alter table notes rename to texts")
         await conn.execute("insert into texts values (2, 'afterwards')")
         while True:
-            app.forget("notes")
             if await found(app, "notes", "afterwards") == [2]:
                 break
             await asyncio.sleep(0.2)

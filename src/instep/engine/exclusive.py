@@ -6,7 +6,6 @@ import os
 import socket
 from dataclasses import dataclass
 
-from instep.clock import Clock
 from instep.database.statements import Statements
 from instep.engine.ports import Conn
 from instep.errors import InstepError
@@ -36,9 +35,9 @@ class Exclusive:
         await conn.execute(_SQL["release"], {"name": self.name, "token": self.token})
 
 
-async def acquire(conn: Conn, name: str, clock: Clock) -> Exclusive:
-    """Raises HeldElsewhere, naming the holder."""
-    token = clock.token()
+async def acquire(conn: Conn, name: str, token: int) -> Exclusive:
+    """`token` is random and this holder's own: one whose connection broke takes up again what it held under the same
+    token. Raises HeldElsewhere, naming the holder."""
     values = {"name": name, "holder": holder(), "token": token, "lease": LEASE_SECONDS}
     if await (await conn.execute(_SQL["acquire"], values)).fetchone() is not None:
         return Exclusive(name, token)

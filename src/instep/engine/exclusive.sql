@@ -5,7 +5,7 @@ insert into instep.exclusive as e (name, holder, token, lease_until)
 values (%(name)s, %(holder)s, %(token)s, now() + make_interval(secs => %(lease)s))
 on conflict (name) do update
 set holder = excluded.holder, token = excluded.token, lease_until = excluded.lease_until
-where e.lease_until < now()
+where e.lease_until < now() or e.token = excluded.token
 returning token
 
 -- name: holder

@@ -32,6 +32,7 @@ IDLE_SECONDS = 1.0  # between looks for parked entries and what other workers le
 FIRST_PASS_SECONDS = 3.0  # that a run waits for all its work to be found before it begins with what there is
 OUTAGE_SECONDS = (5.0, 60.0)  # first and longest pause after an outage, with --follow
 FINISH_SECONDS = 60.0  # between looks at the vector index, with --follow, while changes never end
+HELD_SECONDS = 5.0  # between tries for an output that another worker drains, with --follow
 BEAT_SECONDS = 2.0
 
 
@@ -47,6 +48,7 @@ class Options:
     follow: bool = False
     poll_seconds: float = 0.25
     sweep_every: float | None = None
+    token: int = 0  # of outputs held alone; 0: a new one for each run
 
 
 async def run(
@@ -156,9 +158,6 @@ class _Run:
             self._stopped(stopped)
         except exclusive.HeldElsewhere as held:
             detail = str(held)
-            self._observer.event(
-                "held elsewhere", {"derivation": self.report.name, "message": detail, "hint": held.hint}
-            )
         except psycopg.Error as error:
             self._stopped(Stopped("configuration" if is_schema(error) else "outage", describe(error)))
         except asyncio.CancelledError:
@@ -187,8 +186,22 @@ class _Run:
                 raise RuntimeError("looking for work failed") from error
 
     async def _acquire(self) -> None:
-        if not self._derivation.sink.transactional:
-            self._exclusive = await exclusive.acquire(self._conns[2], self.report.name, self._clock)
+        """Take hold of an output outside PostgreSQL. A worker that stays waits for it; another goes on without."""
+        if self._derivation.sink.transactional:
+            return
+        token = self._options.token or self._clock.token()
+        while True:
+            try:
+                self._exclusive = await exclusive.acquire(self._conns[2], self.report.name, token)
+                return
+            except exclusive.HeldElsewhere as held:
+                self._held_elsewhere(held)
+                if not self._options.follow or await self._stop.wait(HELD_SECONDS):
+                    raise
+
+    def _held_elsewhere(self, held: exclusive.HeldElsewhere) -> None:
+        fields = {"derivation": self.report.name, "message": str(held), "hint": held.hint}
+        self._observer.event("held elsewhere", fields)
 
     async def _prepare(self, target: Target) -> None:
         conn, sink = self._conns[1], self._derivation.sink

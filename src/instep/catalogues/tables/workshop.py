@@ -18,6 +18,7 @@ from instep.catalogues.tables.model import EmbeddingModel
 from instep.catalogues.tables.options import TableOptions
 from instep.chunks.derivation import making_of, text_hashes
 from instep.chunks.names import chunk_tables
+from instep.chunks.vector_type import pgvector_schema
 from instep.engine.declaration import Declaration, Source, Target
 from instep.engine.declared import read_targets, source_names
 from instep.engine.ports import Conn
@@ -49,6 +50,7 @@ async def workshop(app: Instep, source: Source, declarations: Sequence[Declarati
                 t for t in await read_targets(conn, search.declaration.name) if t.state == "reading"
             )
             columns = await read_columns(conn, source, search.declaration.options["filters"])
+            schema = await pgvector_schema(conn)
         querying = _querying(app.settings, reading, embedder_of)
         made["query"] = querying
         names = chunk_tables(embed.declaration, reading)
@@ -61,6 +63,7 @@ async def workshop(app: Instep, source: Source, declarations: Sequence[Declarati
             querying,
             hashes,
             str(reading.spec["query_prefix"]),
+            schema,
         )
         index = index_of(app.database, search, lexical, columns)
         return Searchable(
@@ -77,6 +80,7 @@ async def workshop(app: Instep, source: Source, declarations: Sequence[Declarati
     async def close() -> None:
         for embedder in made.values():
             await embedder.close()
+        await search.sink.close()
 
     async def plan() -> dict[str, Any]:
         model = _model(app.settings)
@@ -114,22 +118,27 @@ async def add_table(app: Instep, options: TableOptions) -> tables.Added:
         async with app.database.connection() as conn:
             declared = await _declare(app, conn, options, model)
             added = await tables.add(conn, declared, clock=app.clock)
-        app.forget(added.name)
+            await app.forget(added.name)
+            await _prepare(await app.workshop(added.name), conn)
         return added
     finally:
         await model.embedder.close()
 
 
+async def _prepare(made: Workshop, conn: Conn) -> None:
+    """Empty outputs, so that a search before the first run finds nothing instead of no index."""
+    for derivation in made.derivations:
+        for target in await read_targets(conn, derivation.declaration.name):
+            await derivation.sink.prepare(conn, target)
+
+
 async def remove_table(app: Instep, name: str) -> None:
     """Take everything away that was derived; also what a search engine keeps outside PostgreSQL."""
     async with app.database.connection() as conn:
-        if name in await source_names(conn):
-            for derivation in (await app.workshop(name)).derivations:
-                if not derivation.sink.transactional:
-                    for target in await read_targets(conn, derivation.declaration.name):
-                        await derivation.sink.drop(conn, target)
-        await tables.remove(conn, name, clock=app.clock)
-    app.forget(name)
+        known = name in await source_names(conn)
+        derivations = (await app.workshop(name)).derivations if known else ()
+        await tables.remove(conn, name, derivations, clock=app.clock)
+    await app.forget(name)
 
 
 def _options(source: Source, embed: Declaration, search: Declaration) -> TableOptions:
