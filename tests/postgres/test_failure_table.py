@@ -51,6 +51,15 @@ async def test_c7_75_one_bad_of_500(world):
     assert (again.exit_code, world.server.requests) == (0, requests)
 
 
+async def test_one_bad_of_a_thousand(world):
+    """999 are done, one is dead with the server's word (the peer leaves 500 undone)."""
+    await world.insert(1000)
+    await world.conn.execute("update articles set title = 'poison' where id = 700")
+    world.server.faults.refuse = {"poison": 400}
+    report = await world.run()
+    assert (report.counters.indexed, report.counters.dead, report.exit_code) == (999, 1, 1)
+
+
 async def test_a_mended_dead_letter_is_made_by_itself(world):
     await world.insert(5)
     await world.conn.execute("update articles set title = 'poison' where id = 2")
