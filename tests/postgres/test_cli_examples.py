@@ -20,7 +20,16 @@ EXAMPLES = [(name, example) for name, leaf in LEAVES.items() for example in leaf
 HERE = [(n, e) for n, e in EXAMPLES if not e.stays and not e.needs]
 STAYING = [e for _, e in EXAMPLES if e.stays]
 EMBEDDED = {"instep demo", "instep db stop"}  # shown in test_cli_embedded.py
-ADD = ["tables", "add", "packages", "--text", "name,description", "--filters", "section,installed_size", "--where"]
+ADD = [
+    "tables",
+    "add",
+    "packages",
+    "--text",
+    "name,description",
+    "--filters",
+    "section,installed_size",
+    "--where",
+]
 
 pytestmark = pytest.mark.xdist_group("cli")
 

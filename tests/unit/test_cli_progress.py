@@ -77,8 +77,8 @@ def test_each_wave_has_a_line_with_size_and_duration() -> None:
     scene.wave(500, indexed=500, after=8.0)
     scene.wave(500, indexed=1000, after=8.2)
     assert scene.lines[1:] == [
-        "packages.embed  wave of 500 in 8.0 s · 0 done · 1,000 left",
-        "packages.embed  wave of 500 in 8.2 s · 500 done · 500 left",
+        "packages.embed  wave of 500 in 8.0 s · 500 done · 500 left",
+        "packages.embed  wave of 500 in 8.2 s · 1,000 done · 0 left",
     ]
 
 

@@ -133,4 +133,4 @@ def _become(program: str, arguments: list[str]) -> NoReturn:
     """Replace this process by another program: its terminal, signals and exit code are then the user's."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(program, [os.path.basename(program), *arguments])
+    os.execv(program, [program, *arguments])  # psql looks for itself by its first argument

@@ -48,8 +48,8 @@ def _lines(seen: Explanation) -> Iterator[Any]:
         yield _line("made from", _stamp(stamp))
     if not seen.stamps:
         yield _line("made from", "nothing yet")
-    for target, outputs in seen.outputs.items():
-        yield _line("outputs", f"{_outputs(outputs)} of {target}" if outputs else f"none of {target}")
+    for outputs in seen.outputs.values():
+        yield _line("outputs", _outputs(outputs))
     for entry in seen.entries:
         yield _line("entry", _entry(entry))
         if entry.last_error:
@@ -77,8 +77,8 @@ def _stamp(stamp: StampSeen) -> str:
 
 
 def _outputs(outputs: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{count(value) if isinstance(value, int) else value} {name}" for name, value in outputs.items()
+    return " · ".join(
+        f"{name} {count(value) if isinstance(value, int) else value}" for name, value in outputs.items()
     )
 
 

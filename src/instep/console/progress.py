@@ -92,7 +92,7 @@ class Watch:
         said = _said(name, fields)
         if said:
             self.terminal.note(said)
-        if line is not None:
+        if line is not None and name != "wave":  # what it made is told when it is written
             self.show(line)
 
     def show(self, line: Line | None = None) -> None:

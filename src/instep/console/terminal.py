@@ -105,16 +105,22 @@ def grid(rows: Sequence[Sequence[Any]], *, titles: Sequence[str] = (), right: It
         padding=(0, 3, 0, 0),
         expand=False,
     )
-    columns = max([len(titles), *(len(row) for row in rows)], default=0)
+    from rich.text import Text
+
+    lines = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
+    columns = max([len(titles), *(len(line) for line in lines)], default=0)
     for index in range(columns):
+        cells = [line[index].cell_len for line in lines if index < len(line)]
+        title = titles[index] if index < len(titles) else ""
         table.add_column(
-            titles[index] if index < len(titles) else "",
+            title,
             justify="right" if index in set(right) else "left",
-            no_wrap=True,
-            overflow="ellipsis" if index == folds else "fold",
+            min_width=None if index == folds else max([len(title), *cells], default=0),
         )
-    for row in rows:
-        table.add_row(*row)
+    for line in lines:
+        for cell in line:
+            cell.no_wrap, cell.overflow = True, "ellipsis"
+        table.add_row(*line)
     return table
 
 

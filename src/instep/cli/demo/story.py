@@ -84,10 +84,8 @@ class Story:
         self._say(f"PostgreSQL {how} in {directory} (to stop it: instep db stop)")
         found = records.read(directory, self.rows, self.terminal.note)
         packages = self._marked(found.packages)
-        self._say(
-            f"{count(len(packages))} of {count(found.total)} records, {found.origin}"
-            + (": every n-th of them, so that it takes minutes (--rows loads more)" if found.total > len(packages) else "")
-        )  # fmt: skip
+        every = ", evenly chosen (--rows takes more)" if found.total > len(packages) else ""
+        self._say(f"{count(len(packages))} of {count(found.total)} records{every}: {found.origin}")
         table, began = Table(dsn), SYSTEM.monotonic()
         with loading(self.terminal, "packages", len(packages)) as told:
             written = table.load(packages, told)

@@ -41,14 +41,14 @@ where (packages.description, packages.version, packages.section, packages.obsole
 
 -- name: rewrite
 update packages
-set description = replace(description, %(old)s::text, %(new)s::text), updated_at = now()
-where name = any(%(names)s::text[])
+set description = replace(description, %(old)s, %(new)s), updated_at = now()
+where name = any(%(names)s)
 
 -- name: delete
-delete from packages where name = any(%(names)s::text[])
+delete from packages where name = any(%(names)s)
 
 -- name: close
-update packages set obsolete = true where name = any(%(names)s::text[])
+update packages set obsolete = true where name = any(%(names)s)
 
 -- name: touch
 -- A column that nothing is derived from.
