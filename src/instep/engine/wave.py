@@ -79,6 +79,7 @@ class Hands:
         )
         self.committer = Committer(derivation.declaration, target, derivation.sink)
         self.in_hand: dict[int, set[Key]] = {}
+        self._leased: dict[int, float] = {}  # when the lease of each wave in hand began, by our clock
         self.succeeded = 0  # entries: tells a timeout of one item from an outage
         self._reader, self._writer = reader, writer
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
@@ -122,7 +123,7 @@ class Hands:
                 entries = await self.outbox.claim_suspect(conn, token)
         if not entries:
             return None
-        self.in_hand[token] = {entry.key for entry in entries}
+        self.in_hand[token], self._leased[token] = {entry.key for entry in entries}, self.clock.monotonic()
         return Wave(token, entries, alone)
 
     async def load(self, wave: Wave) -> None:
@@ -213,11 +214,17 @@ class Hands:
             held.difference_update(keys)
             if not held:
                 del self.in_hand[token]
+                self._leased.pop(token, None)
 
     async def renew(self, conn: Conn) -> None:
-        """Lengthen the leases of all waves in hand."""
+        """Lengthen the leases of waves that have been in hand for a quarter of a lease: most are done long before,
+        and a renewal waits for the commit that has their entries locked."""
+        now = self.clock.monotonic()
         for token, keys in list(self.in_hand.items()):
-            await self.outbox.renew(conn, token, sorted_keys(keys))
+            if now - self._leased.get(token, 0.0) >= self.limits.lease_seconds / 4:
+                await self.outbox.renew(conn, token, sorted_keys(keys))
+                if token in self.in_hand:
+                    self._leased[token] = now
 
     def _adapt(self, loaded: int, deferred: bool) -> None:
         """Claim no more than fits the memory of a wave; grow again when it fits easily."""
