@@ -47,7 +47,7 @@ async def measure(bench: Bench) -> Part:
                         apart[name].append(each)
                 first += 2 * statements * ROWS
                 bench.say(f"capture: round {round} of {bench.rounds}")
-            entries, requests = await _unwatched(dsn, conn, served, unwatched)
+        entries, requests = await _unwatched(await server.create("small"), served, unwatched)
     ratios = [with_it / bare for with_it, bare in zip(together["captured"], together["bare"], strict=True)]
     ratios_apart = [with_it / bare for with_it, bare in zip(apart["captured"], apart["bare"], strict=True)]
     return Part(
@@ -99,20 +99,21 @@ async def _insert(
     return time.perf_counter() - began
 
 
-async def _unwatched(
-    dsn: str, conn: psycopg.AsyncConnection, served: model.Model, updates: int
-) -> tuple[int, int]:
+async def _unwatched(dsn: str, served: model.Model, updates: int) -> tuple[int, int]:
     """From a table in step: entries and log rows that updates of an unwatched column left, and requests made."""
-    await conn.execute("delete from docs where id > 100")
+    await documents.create(dsn, 100)
     env = ours.settings(dsn, served.url)
-    await processes.run(processes.python("benchmarks.contestants.ours"), env)
-    await served.seen()
-    for id in range(updates):
-        await conn.execute("update docs set seen = seen + 1 where id = %s", (1 + id % 100,))
-    cursor = await conn.execute(
-        "select (select count(*) from instep.change_docs) + (select count(*) from instep.outbox_docs_embed)"
-    )
-    row = await cursor.fetchone()
-    assert row is not None
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
+        await conn.execute("alter table docs add column seen integer not null default 0")
+        await ours.create(dsn, served.url)
+        await processes.run(processes.python("benchmarks.contestants.ours"), env)
+        await served.seen()
+        for id in range(updates):
+            await conn.execute("update docs set seen = seen + 1 where id = %s", (1 + id % 100,))
+        cursor = await conn.execute(
+            "select (select count(*) from instep.change_docs) + (select count(*) from instep.outbox_docs_embed)"
+        )
+        row = await cursor.fetchone()
+        assert row is not None
     await processes.run(processes.python("benchmarks.contestants.ours"), env)
     return int(row[0]), int((await served.seen())["requests"])
