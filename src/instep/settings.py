@@ -145,8 +145,8 @@ class Settings(BaseModel):
     app: Annotated[str | None, Takes("module:app")] = Field(
         None, description="where your own derivations are registered"
     )
-    demo_rows: Annotated[int, Takes("a whole number, at least 50", ("DEMO_ROWS",))] = Field(
-        4000, ge=50, description="rows that `instep demo` loads"
+    demo_rows: Annotated[int | None, Takes("a whole number, at least 50", ("DEMO_ROWS",))] = Field(
+        None, ge=50, description="rows that `instep demo` loads; unset: as many as take about two minutes"
     )
     yes: Annotated[bool, Takes("true or false")] = Field(False, description="answer every question with yes")
 

@@ -32,7 +32,7 @@ def demo(
     session: Session,
     rows: Annotated[
         int | None,
-        typer.Option("--rows", min=50, help="How many rows to load (or DEMO_ROWS; 4000 if not said)."),
+        typer.Option("--rows", min=50, help="Rows to load; else DEMO_ROWS, else what takes two minutes."),
     ] = None,
 ) -> Answer:
     """Show everything on real text.

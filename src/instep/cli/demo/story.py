@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from instep.cli.demo import records
+from instep.cli.demo.pace import rows_for
 from instep.cli.demo.records import WANTED, Package
 from instep.cli.demo.table import Sent, Table
 from instep.clock import SYSTEM
@@ -33,8 +34,8 @@ CHESS = {"gnuchess", "stockfish", "xboard"}
 BACKUP = {"restic", "borgbackup", "duplicity", "rsync"}
 
 
-def tell(terminal: Terminal, settings: Settings, rows: int) -> Answer:
-    """Tell it all; exit code 1 where a claim does not hold."""
+def tell(terminal: Terminal, settings: Settings, rows: int | None) -> Answer:
+    """Tell it all; exit code 1 where a claim does not hold. `rows`: None for as many as take about two minutes."""
     return Story(terminal, settings, rows).tell()
 
 
@@ -56,7 +57,7 @@ class Words:
 class Story:
     terminal: Terminal
     settings: Settings
-    rows: int
+    rows: int | None
     words: Words = field(default_factory=Words.draw)
     claims: list[tuple[str, bool]] = field(default_factory=list)
 
@@ -82,10 +83,12 @@ class Story:
         dsn = embedded.start(directory)
         how = "runs already" if running else f"started in {duration(SYSTEM.monotonic() - began)}"
         self._say(f"PostgreSQL {how} in {directory} (to stop it: instep db stop)")
-        found = records.read(directory, self.rows, self.terminal.note)
+        rows, why = (self.rows, "as asked") if self.rows else rows_for(self.settings)
+        found = records.read(directory, rows, self.terminal.note)
         packages = self._marked(found.packages)
-        every = ", evenly chosen (--rows takes more)" if found.total > len(packages) else ""
-        self._say(f"{count(len(packages))} of {count(found.total)} records{every}: {found.origin}")
+        self._say(f"{count(len(packages))} of {count(found.total)} records, evenly chosen: {found.origin}")
+        if found.total > len(packages):
+            self._say(f"  {why} (--rows loads another number)")
         table, began = Table(dsn), SYSTEM.monotonic()
         with loading(self.terminal, "packages", len(packages)) as told:
             written = table.load(packages, told)
