@@ -4,7 +4,7 @@
 -- First sizes alone (no value is fetched from its out-of-line storage), then hash and content of as many as fit,
 -- the first of the wave in any case. A row without content is one that did not fit.
 with sized as materialized (
-    select k.place, {key_k}, s.size, sum(s.size) over (order by k.place) as running
+    select k.place, {key_k}, s.size, sum(s.size) over (order by k.place rows unbounded preceding) as running
     from {keys_placed} join {sizes} s on {on_s_k}
     where s.eligible
 )
