@@ -2,9 +2,10 @@
 
 -- name: create_change
 -- Append-only. The primary key on seq is its only index: a publication FOR ALL TABLES needs one,
--- and the user's writes must never meet a worker on the source's key.
+-- and the user's writes must never meet a worker on the source's key. Each session draws its numbers in blocks, which
+-- takes a sixth off a captured insert; they are in no order of commit anyway, and absorb starts again from 0 for those.
 create table if not exists {change} (
-    seq bigint generated always as identity primary key,
+    seq bigint generated always as identity (cache 500) primary key,
     {key_definitions},
     derivations integer not null
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_insert_threshold = -1,
