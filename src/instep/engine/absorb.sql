@@ -21,7 +21,7 @@ select (select count(*) from d), (select max(seq) from d), {counts}
 -- removals are prompt. Shared by derivations of one idea of eligible and newest.
 {joined} as materialized (
     select {key_g}, g.mask, case when s.eligible then s.sort_key else now() end as sort_key
-    from g left join {source_rows} as s on {on_s_g})
+    from g left join {source_s_g})
 
 -- name: newest_unread
 -- Where a row of the piece cannot be read: work does not depend on it, loading it will say what is wrong with it.

@@ -179,6 +179,7 @@ def _function_fragments(
 ) -> dict[str, sql.Composable]:
     ours = Columns(source.key)
     names = [quoted(column.name) for column in source.key]
+    parts = [quoted(name) for name in source.parts]
     arrays = [raw(f"keys_{i}") for i in range(1, len(names) + 1)]
     bits = sum(declaration.bit for declaration in declarations)
 
@@ -216,7 +217,10 @@ def _function_fragments(
                 for n, our in zip(names, ours.names, strict=True)
             ]
         ),
-        "same_key": _joined([sql.SQL("o.{0} = n.{0}").format(n) for n in names], " and "),
+        "same_key": _joined([sql.SQL("o.{0} = n.{0}").format(n) for n in (*names, *parts)], " and "),
+        "new_rows": _rows("new_rows", names, parts),
+        "old_rows": _rows("old_rows", names, parts),
+        "distinct": sql.SQL("distinct " if parts else ""),
         "first_key": names[0],
         "old_key": _joined([sql.SQL("old.{}").format(n) for n in names]),
         "new_key": _joined([sql.SQL("new.{}").format(n) for n in names]),
@@ -229,6 +233,13 @@ def _function_fragments(
     marker = {name: fragments[name] for name in ("source", "marker_lock")}
     fragments["suspect"] = sql.SQL("{};").format(compose("instep.engine", "capture.sql", "suspect", **marker))
     return fragments
+
+
+def _rows(table: str, names: Sequence[sql.Composable], parts: Sequence[sql.Composable]) -> sql.Composable:
+    """A transition table; of one in which several rows make one entity, its distinct keys."""
+    if not parts:
+        return raw(table)
+    return sql.SQL("(select distinct {} from {})").format(_joined(names), raw(table))
 
 
 def _changed(

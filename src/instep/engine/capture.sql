@@ -5,6 +5,7 @@
 -- An error while reading (a watched column renamed, say) sets the "suspect" marker, and the user's statement passes.
 -- SECURITY DEFINER: the application's role needs no right on the schema instep. EXECUTE stays with everybody: the
 -- owner of a partitioned table needs it when a new partition inherits the row trigger.
+-- Where several rows make one entity (a chain), keys are taken once, and old and new rows are still told apart.
 
 -- name: insert_function
 create or replace function {insert_function}() returns trigger
@@ -13,7 +14,7 @@ declare
     {declared}
 begin
     begin
-        select {collected_n} into {arrays} from new_rows as n;
+        select {collected_n} into {arrays} from {new_rows} as n;
     exception when others then
         {suspect}
         return null;
@@ -30,7 +31,7 @@ declare
     {declared}
 begin
     begin
-        select {collected_o} into {arrays} from old_rows as o;
+        select {collected_o} into {arrays} from {old_rows} as o;
     exception when others then
         {suspect}
         return null;
@@ -52,7 +53,7 @@ declare
 begin
     begin
         select {collected_c}, array_agg(c.mask) into {arrays}, masks
-        from (select {either},
+        from (select {distinct}{either},
                 case when o.{first_key} is null or n.{first_key} is null then {all} else {changed_on} end as mask
             from old_rows as o full join new_rows as n on {same_key} offset 0) as c
         where c.mask <> 0;

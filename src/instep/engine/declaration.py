@@ -37,13 +37,16 @@ class KeyColumn:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A user's table, held by its OID: `schema` and `table` are what it is called now."""
+    """A table from which something is derived, a user's or (a chain) the output of another derivation; held by its OID:
+    `schema` and `table` are what it is called now."""
 
     name: str  # ours: names the change log
     oid: int
     schema: str
     table: str
     key: tuple[KeyColumn, ...]
+    parts: tuple[str, ...] = ()
+    """Columns that, after the key's, tell one row where several rows make one entity: ("text_hash",) of a chunk table."""
 
     @property
     def relation(self) -> sql.Identifier:
@@ -57,7 +60,8 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class Declaration:
     """One derivation. `eligible`, `hash` and `newest` are SQL over the source's columns, unqualified and in no
-    other scope: eligible is a condition (NULL counts as false), hash gives bytea, newest gives a timestamptz."""
+    other scope: eligible is a condition (NULL counts as false), hash gives bytea, newest gives a timestamptz. Where
+    several rows make one entity, they are said of one row (`source_rows` says what follows for the entity)."""
 
     name: str  # "articles.embed"
     source: Source
@@ -183,20 +187,56 @@ def array_type(type: str) -> str:
 def source_rows(declaration: Declaration) -> sql.Composed:
     """A subquery over the source with our column names: `(select a."id" as key_1, (…) is true as eligible,
     … as content_hash, … as sort_key from "public"."articles" as a)`. Only the source is in its scope, so the
-    user's unqualified column names mean his columns and nothing of ours."""
+    user's unqualified column names mean his columns and nothing of ours. Where several rows make one entity, the
+    eligible ones make it: their hashes in order give its hash, the newest of them its sort key."""
+    rows = _rows(declaration)
+    return _grouped(declaration, rows) if declaration.source.parts else rows
+
+
+def source_at(declaration: Declaration, alias: str, keys: str) -> sql.Composed:
+    """What follows `join` or `left join` to get the source's row of each key of `keys`: `(…) as a on a.key_1 = k.key_1`.
+    No join condition reaches into a grouping, so there the key is compared inside, key by key."""
+    columns = Columns(declaration.source.key)
+    if not declaration.source.parts:
+        return sql.SQL("{} as {} on {}").format(
+            source_rows(declaration), fragment(alias), columns.equal(alias, keys)
+        )
+    wanted = sql.SQL(" and ").join(
+        sql.SQL("a.{} = {}").format(quoted(column.name), fragment(f"{keys}.{name}"))
+        for name, column in zip(columns.names, declaration.source.key, strict=True)
+    )
+    rows = _grouped(declaration, _rows(declaration, wanted))
+    return sql.SQL("lateral {} as {} on true").format(rows, fragment(alias))
+
+
+def _rows(declaration: Declaration, wanted: sql.Composable | None = None) -> sql.Composed:
     newest = (
         f"coalesce(({declaration.newest})::timestamptz, '-infinity')"
         if declaration.newest
         else "'-infinity'::timestamptz"
     )
     return sql.SQL(
-        "(select {key}, ({eligible}) is true as eligible, {hash} as content_hash, {newest} as sort_key from {relation} as a)"
+        "(select {key}, ({eligible}) is true as eligible, {hash} as content_hash, {newest} as sort_key from {relation} as a{where})"
     ).format(
         key=Columns(declaration.source.key).selected("a"),
         eligible=fragment(declaration.eligible),
         hash=fragment(declaration.hash),
         newest=fragment(newest),
         relation=quoted(declaration.source.schema, declaration.source.table),
+        where=sql.SQL(" where {}").format(wanted) if wanted else sql.SQL(""),
+    )
+
+
+def _grouped(declaration: Declaration, rows: sql.Composable) -> sql.Composed:
+    return sql.SQL(
+        "(select {key}, bool_or(r.eligible) as eligible,"
+        " instep.content_hash(string_agg({hash}, ',' order by {hash}) filter (where r.eligible)) as content_hash,"
+        " max(r.sort_key) filter (where r.eligible) as sort_key from {rows} as r group by {key})"
+    ).format(
+        key=Columns(declaration.source.key).listed("r"),
+        rows=rows,
+        # Written once, as argument and as order: PostgreSQL then computes each row's hash once.
+        hash=fragment("coalesce(encode(r.content_hash, 'hex'), 'null') collate \"C\""),
     )
 
 
@@ -209,6 +249,7 @@ def fragments(declaration: Declaration) -> dict[str, sql.Composable]:
         "stamp": declaration.stamp,
         "relation": quoted(declaration.source.schema, declaration.source.table),
         "source_rows": source_rows(declaration),
+        **{f"source_{a}_{keys}": source_at(declaration, a, keys) for a, keys in ("sg", "am", "ak")},
         "key": columns.listed(),
         "key_definitions": columns.definitions(),
         "key_desc": columns.listed(order="desc"),
@@ -232,7 +273,6 @@ def fragments(declaration: Declaration) -> dict[str, sql.Composable]:
                 "ck",
                 "gd",
                 "cd",
-                "sg",
             )
         },
     }

@@ -22,9 +22,9 @@ async def read_source(conn: Conn, name: str) -> Source:
     if row is None:
         known = await source_names(conn)
         raise Refused(f"There is no source {name!r}.", hint=near(name, known, "sources"))
-    ours, oid, schema, table, key = row
+    ours, oid, schema, table, key, parts = row
     columns = tuple(KeyColumn(c["name"], c["type"], c.get("collation", "")) for c in key)
-    return Source(ours, oid, schema, table, columns)
+    return Source(ours, oid, schema, table, columns, tuple(parts))
 
 
 async def source_names(conn: Conn) -> list[str]:
@@ -70,7 +70,7 @@ async def read_targets(conn: Conn, derivation: str) -> list[Target]:
 async def write_source(conn: Conn, source: Source) -> None:
     key = [{"name": c.name, "type": c.type, "collation": c.collation} for c in source.key]
     values = {"name": source.name, "oid": source.oid, "schema": source.schema, "table": source.table}
-    await conn.execute(_SQL["write_source"], {**values, "key": Jsonb(key)})
+    await conn.execute(_SQL["write_source"], {**values, "key": Jsonb(key), "parts": list(source.parts)})
 
 
 async def write_declaration(conn: Conn, declaration: Declaration) -> None:

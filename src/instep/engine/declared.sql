@@ -2,7 +2,7 @@
 
 -- name: read_source
 -- A table is held by its OID; the recorded name stands in only where the table is gone.
-select s.name, s.relation, coalesce(n.nspname, s.schema_name), coalesce(c.relname, s.table_name), s.key
+select s.name, s.relation, coalesce(n.nspname, s.schema_name), coalesce(c.relname, s.table_name), s.key, s.parts
 from instep.source as s
 left join pg_catalog.pg_class as c on c.oid = s.relation
 left join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
@@ -30,10 +30,10 @@ select id, derivation, target, state, spec from instep.target where derivation =
 order by array_position(array['reading', 'filling', 'kept', 'retired'], state), id
 
 -- name: write_source
-insert into instep.source (name, relation, schema_name, table_name, key)
-values (%(name)s, %(oid)s, %(schema)s, %(table)s, %(key)s)
+insert into instep.source (name, relation, schema_name, table_name, key, parts)
+values (%(name)s, %(oid)s, %(schema)s, %(table)s, %(key)s, %(parts)s::text[])
 on conflict (name) do update set relation = excluded.relation, schema_name = excluded.schema_name,
-    table_name = excluded.table_name, key = excluded.key
+    table_name = excluded.table_name, key = excluded.key, parts = excluded.parts
 
 -- name: write_declaration
 -- What is computed or what is eligible differs: everything has to be looked at again.

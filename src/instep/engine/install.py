@@ -28,6 +28,7 @@ from instep.engine.declared import (
     write_target,
 )
 from instep.engine.ports import Conn
+from instep.engine.relations import unique_keys
 from instep.engine.schema_change import schema_change
 from instep.errors import Refused
 
@@ -191,6 +192,7 @@ async def _capture(conn: Conn, source: Source) -> list[str]:
     declarations = await read_declarations(conn, source)
     columns = await capture.columns_now(conn, source.oid)
     watched = _watched(source, declarations, columns)
+    await _check_parts(conn, source)
     await capture.write_functions(conn, source, declarations, watched)
     members = await capture.family(conn, source.oid)
     for member in members:
@@ -225,10 +227,21 @@ def _check(source: Source, declarations: Sequence[Declaration]) -> None:
             )
 
 
+async def _check_parts(conn: Conn, source: Source) -> None:
+    """A key that is null would fail the writer's statement; one that is in no index would be looked up by a scan."""
+    names = (*(column.name for column in source.key), *source.parts)
+    if source.parts and names not in await unique_keys(conn, source.oid):
+        raise Refused(
+            f"{source.schema}.{source.table} has no unique key over ({', '.join(names)}), in this order and never null.",
+            hint="Rows that together make one entity need one: the entity's key first, then what tells its rows apart.",
+        )
+
+
 def _watched(
     source: Source, declarations: Sequence[Declaration], columns: Mapping[str, capture.Watched]
 ) -> dict[str, capture.Watched]:
-    names = dict.fromkeys([*(c.name for c in source.key), *(name for d in declarations for name in d.watch)])
+    key = [*(column.name for column in source.key), *source.parts]
+    names = dict.fromkeys([*key, *(name for d in declarations for name in d.watch)])
     place = f"{source.schema}.{source.table}"
     for name in names:
         if name not in columns:

@@ -65,7 +65,6 @@ class Outbox:
             key_asc=columns.listed(order="asc"),
             key_c_desc=columns.listed("c", "desc"),
             key_c_asc=columns.listed("c", "asc"),
-            on_a_m=columns.equal("a", "m"),
             key_failures=columns.unnest(
                 ("generation", "integer"), ("kind", "text"), ("message", "text"),
                 ("deterministic", "boolean"), ("hash", "bytea"), ("jitter", "float8"),

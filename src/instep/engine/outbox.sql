@@ -145,7 +145,7 @@ with mine as materialized (
 ), judged as materialized (
     select m.*, a.content_hash,
         m.moved and a.content_hash is distinct from m.hash as given_back
-    from mine m left join {source_rows} a on {on_a_m}
+    from mine m left join {source_a_m}
 ), decided as materialized (
     select j.*, not given_back and (deterministic or attempts + 1 >= %(max_attempts)s) as dead from judged j
 )

@@ -109,7 +109,7 @@ async def inspect_oid(conn: Conn, oid: int) -> Relation | None:
     columns = tuple(
         Column(*column) for column in await (await conn.execute(_SQL["columns"], values)).fetchall()
     )
-    candidates = [names for (names,) in await (await conn.execute(_SQL["keys"], values)).fetchall()]
+    candidates = await unique_keys(conn, oid)
     key, refusal = _key(f"{schema}.{table}", columns, candidates)
     estimate = await row_estimate(conn, oid)
     return Relation(
@@ -126,6 +126,12 @@ async def inspect_oid(conn: Conn, oid: int) -> Relation | None:
         persistence,
         is_partition,
     )
+
+
+async def unique_keys(conn: Conn, oid: int) -> list[tuple[str, ...]]:
+    """The columns of each unique index over columns that are never null, the primary key's first."""
+    rows = await (await conn.execute(_SQL["keys"], {"oid": oid})).fetchall()
+    return [tuple(names) for (names,) in rows]
 
 
 async def row_estimate(conn: Conn, oid: int) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from psycopg import sql
 
-from instep.database.statements import Statements
+from instep.database.statements import Statements, fragment
 from instep.engine.declaration import Columns, Declaration, Key, Target, fragments
 from instep.engine.ports import Conn, Item, Loaded, Output
 from instep.errors import Permanent
@@ -93,6 +93,7 @@ class ToyDerivation:
             **fragments(declaration),
             text=sql.Identifier(text),
             on_row=on_row,
+            eligible=fragment(declaration.eligible),
         )
 
     async def load(

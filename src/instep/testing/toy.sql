@@ -4,8 +4,10 @@
 create table if not exists instep.toy ({key_definitions}, target text not null, shout text not null, primary key ({key}, target))
 
 -- name: load
-select {key_a}, a.content_hash, r.{text} from {key_unnest} join {source_rows} a on {on_a_k}
-join {relation} r on {on_row} where a.eligible
+-- Where several rows make one entity, the text of the eligible ones.
+select {key_a}, a.content_hash,
+    (select string_agg(r.{text}, ' ' order by r.{text}) from {relation} r where {on_row} and ({eligible}))
+from {key_unnest} join {source_a_k} where a.eligible
 
 -- name: delete
 delete from instep.toy t using {key_unnest} where {on_t_k} and t.target = %(target)s
