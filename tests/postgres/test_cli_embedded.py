@@ -13,10 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from instep.cli.demo import DIRECTORY
+from instep.cli.reference import leaves
 from instep.database import embedded
 
 MODELS = Path(tempfile.gettempdir()) / f"instep-tests-{os.getuid()}" / "models"
 ROWS = 200
+DEMO = f"instep demo --rows {ROWS}"
+STOP = "instep db stop"
 
 pytestmark = pytest.mark.xdist_group("cli-embedded")
 
@@ -40,7 +44,14 @@ def directory() -> Iterator[Path]:
     above = Path(tempfile.mkdtemp(prefix="instep-c-"))
     yield above / "data"
     embedded.stop(above / "data")
+    embedded.stop(above / DIRECTORY)
     shutil.rmtree(above)
+
+
+def test_every_example_that_needs_the_embedded_server_runs_here() -> None:
+    """The demo's first example is the same on more rows."""
+    needing = {example.line for _, leaf in leaves() for example in leaf.examples if example.needs}
+    assert needing == {"instep demo", DEMO, STOP}
 
 
 def test_the_embedded_server_from_init_to_stop(directory: Path) -> None:
@@ -58,7 +69,7 @@ def test_the_embedded_server_from_init_to_stop(directory: Path) -> None:
     assert (asked.returncode, asked.stdout) == (0, "42\n")
     assert instep(directory, "db", "psql", "-c", "nonsense").returncode == 1, "psql's own exit code"
     assert json.loads(instep(directory, "db", "status", "--json").stdout)["running"] is True
-    assert json.loads(instep(directory, "db", "stop", "--json").stdout) == {"stopped": True}
+    assert json.loads(instep(directory, *STOP.split()[1:], "--json").stdout) == {"stopped": True}
     assert json.loads(instep(directory, "db", "stop", "--json").stdout) == {"stopped": False}
     seen = instep(directory, "db", "status")
     assert "does not run" in seen.stdout
@@ -68,14 +79,12 @@ def test_the_embedded_server_from_init_to_stop(directory: Path) -> None:
 def test_demo_holds_what_it_claims_twice_and_leaves_other_databases_alone(directory: Path) -> None:
     """200 rows of the sample and the real MiniLM. The second time only the rows that it changed are worked."""
     elsewhere = "postgresql://nobody@127.0.0.1:9/never"
-    first = instep(
-        directory, "demo", "--data-dir", str(directory), "--rows", str(ROWS), DATABASE_URL=elsewhere
-    )
+    first = instep(directory, *DEMO.split()[1:], DATABASE_URL=elsewhere)
     assert first.returncode == 0, first.stdout + first.stderr
     assert "All is as it says" in first.stdout
     assert "$ instep tables add packages --text" in first.stdout
     assert "✗" not in first.stdout
-    second = instep(directory, "demo", "--data-dir", str(directory), "--json", DEMO_ROWS=str(ROWS))
+    second = instep(directory, "demo", "--json", DEMO_ROWS=str(ROWS))
     told = json.loads(second.stdout)
     assert (second.returncode, told["ok"]) == (0, True)
     assert len(told["claims"]) >= 15

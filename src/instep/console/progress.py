@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 RATE_WINDOW_SECONDS = 30.0
 LINE_EVERY_SECONDS = 1.0
 FAILURES_SHOWN = 5
+SEEN_OTHERWISE = {"progress", "committed", "wave", "failed"}  # what bars and lines are made of
 
 
 @dataclass
@@ -92,6 +93,10 @@ class Watch:
         said = _said(name, fields)
         if said:
             self.terminal.note(said)
+        elif name not in SEEN_OTHERWISE:
+            import structlog
+
+            structlog.get_logger("instep.run").debug(name, **fields)
         if line is not None and name != "wave":  # what it made is told when it is written
             self.show(line)
 

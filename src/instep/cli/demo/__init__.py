@@ -23,7 +23,7 @@ def register(root: Commands) -> None:
         "demo",
         [
             Example("instep demo", "Everything on real text, in about three minutes.", needs="embedded"),
-            Example("instep demo --rows 300", "The same on fewer rows, in less time.", needs="embedded"),
+            Example("instep demo --rows 200", "The same on fewer rows, in less time.", needs="embedded"),
         ],
     )(demo)
 
