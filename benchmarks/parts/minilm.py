@@ -13,7 +13,7 @@ from benchmarks.bench import Bench
 from benchmarks.contestants import ours
 from benchmarks.report import Figure, Part, Table
 
-ROWS = 3000
+ROWS = 1500
 GOAL = 0.95
 WORDS = [
     "the",

@@ -59,6 +59,10 @@ class Entrant:
         return median(round.rows_per_second for round in self.rounds)
 
     @property
+    def best(self) -> float:
+        return max(round.rows_per_second for round in self.rounds)
+
+    @property
     def peak_megabytes(self) -> float:
         return max(round.peak_bytes for round in self.rounds) / processes.MEGABYTE
 
@@ -203,6 +207,8 @@ def _part(
         Figure(
             "instep / fastest loop", mine.rows_per_second / fastest.rows_per_second, "×", at_least=GOAL_LOOP
         ),
+        # On a machine that others use too: what disturbs a round only ever slows it.
+        Figure("the same, by the best round of each", mine.best / fastest.best, "×"),
         Figure(
             "hand-written loop / the sketch's",
             by_hand.rows_per_second / sketched.rows_per_second,
@@ -221,6 +227,7 @@ def _part(
         figures[3:3] = [
             Figure("pgai at its best", peer.rows_per_second, "rows/s"),
             Figure("instep / pgai", mine.rows_per_second / peer.rows_per_second, "×", at_least=GOAL_PEER),
+            Figure("the same, by the best round of each (pgai)", mine.best / peer.best, "×"),
         ]
     return Part(
         "pipeline",
@@ -230,13 +237,23 @@ def _part(
         [
             Table(
                 "Every setting (two of each contestant took turns, the others ran once)",
-                ("contestant", "setting", "rounds", "rows/s", "CPU s, whole process", "MB", "requests"),
+                (
+                    "contestant",
+                    "setting",
+                    "rounds",
+                    "rows/s, median",
+                    "best",
+                    "CPU s, whole process",
+                    "MB",
+                    "requests",
+                ),
                 [
                     [
                         entrant.contestant,
                         entrant.setting,
                         len(entrant.rounds),
                         entrant.rows_per_second,
+                        entrant.best,
                         median(round.cpu_seconds for round in entrant.rounds),
                         entrant.peak_megabytes,
                         entrant.rounds[-1].requests,
