@@ -184,6 +184,60 @@ def test_every_statement_file_has_its_module(file: Path) -> None:
     assert file.name in loaded_files(module.read_text("utf-8")), f"{module.name} does not load {file.name}"
 
 
+# What implements a port passes its suite
+
+_SINK = {"transactional", "prepare", "intact", "write", "finish", "drop"}
+
+
+def sinks(text: str) -> set[str]:
+    """The classes that have all that a Sink has (those that get it from another class are that class's)."""
+    return {
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ClassDef)
+        and {name for part in node.body for name in _defined(part)} >= _SINK
+        and not any(isinstance(parent, ast.Name) and parent.id == "Protocol" for parent in node.bases)
+    }
+
+
+def _defined(part: ast.stmt) -> list[str]:
+    if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+        return [part.name]
+    if isinstance(part, ast.AnnAssign):
+        return [part.target.id] if isinstance(part.target, ast.Name) else []
+    return (
+        [name.id for name in part.targets if isinstance(name, ast.Name)]
+        if isinstance(part, ast.Assign)
+        else []
+    )
+
+
+def tried_sinks(text: str) -> set[str]:
+    """The keys of HARNESSES."""
+    return {
+        str(ast.literal_eval(key))
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+        and any(isinstance(name, ast.Name) and name.id == "HARNESSES" for name in node.targets)
+        for key in node.value.keys
+        if key is not None
+    }  # fmt: skip
+
+
+def test_the_check_sees_a_sink() -> None:
+    methods = "".join(f"    async def {name}(self): ...\n" for name in sorted(_SINK - {"transactional"}))
+    assert sinks(f"class A:\n    transactional = True\n{methods}") == {"A"}
+    assert sinks(f"class A:\n    transactional: bool = True\n{methods}") == {"A"}
+    assert sinks(f"class A(Protocol):\n    transactional = True\n{methods}") == set()
+    assert sinks(f"class A:\n{methods}") == set()
+
+
+def test_each_sink_is_run_through_the_conformance_suite() -> None:
+    here = set().union(*(sinks(file.read_text("utf-8")) for file in MODULES))
+    suite = (ROOT / "tests" / "postgres" / "test_conformance.py").read_text("utf-8")
+    assert here == tried_sinks(suite), "HARNESSES in test_conformance.py is to have one for each Sink"
+
+
 # Who imports whom, where a layer is too coarse
 
 

@@ -68,6 +68,7 @@ class ToySink:
         self.finished += 1
 
     async def drop(self, conn: Conn, target: Target) -> None:
+        await self.prepare(conn, target)  # one table for all targets: it may not be there yet
         await conn.execute(self._sql["drop"], {"target": target.name})
 
     async def all(self, conn: Conn, target: Target) -> dict[Key, str]:
