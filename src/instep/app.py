@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
@@ -55,6 +55,7 @@ class Workshop:
     outputs: Callable[[str, tuple[Any, ...]], Awaitable[dict[str, Any]]] | None = (
         None  # of a derivation and a key
     )
+    text: Callable[[tuple[Any, ...]], Awaitable[str]] | None = None  # what a row is made from, as it is now
     plan: Callable[[], Awaitable[dict[str, Any]]] | None = None
     close: Callable[[], Awaitable[None]] | None = None
 
@@ -207,7 +208,13 @@ class Instep:
         if workshop.searchable is None:
             raise Refused(f"{name} cannot be searched: nothing of it is indexed")
         request = Request(query, mode, where, limit, offset, facets)
-        return await search(await workshop.searchable(), self.database.connection, request, self.clock)
+        searchable = await workshop.searchable()
+        answer = await search(searchable, self.database.connection, request, self.clock)
+        leg = searchable.lexical if mode == "lexical" else searchable.dense
+        if leg is None:
+            return answer
+        async with self.database.connection() as conn:
+            return replace(answer, coverage=await status.share(conn, leg.declaration, leg.target))
 
     async def explain(self, name: str, key: str) -> Explanation:
         """The whole story of one row: `name` is a derivation, or a source (its first derivation)."""
@@ -246,8 +253,9 @@ class Instep:
                 for letter in await DeadLetters(declaration).letters(conn, kind, limit)
             ]
 
-    async def dead_show(self, name: str, key: str) -> list[tuple[str, Letter]]:
-        """The letters of one row, with the derivation of each. Raises Refused where there is none."""
+    async def dead_show(self, name: str, key: str) -> tuple[list[tuple[str, Letter]], str]:
+        """The letters of one row, with the derivation of each, and the row's text as it is now (empty where the row is
+        gone). Raises Refused where there is no letter."""
         async with self.database.connection() as conn:
             declarations = await self._declarations(conn, [name])
             parsed = keys.parse_key(declarations[0].source, key)
@@ -258,7 +266,8 @@ class Instep:
             ]
         if not found:
             raise Refused(f"{name} has no dead letter {key}", hint="list them with: instep dead list")
-        return found
+        workshop = await self.workshop(declarations[0].source.name)
+        return found, await workshop.text(parsed) if workshop.text is not None else ""
 
     async def dead_replay(
         self, name: str | None = None, key: str | None = None, kind: str | None = None

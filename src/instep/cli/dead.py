@@ -18,6 +18,7 @@ from instep.console.session import Session
 if TYPE_CHECKING:
     from instep.engine.dead import Letter
 
+EXCERPT = 400  # characters of a row's text that `show` prints
 commands = Commands("dead", help="Dead letters: what is no longer retried.")
 
 KindOption = Annotated[
@@ -89,21 +90,26 @@ async def list_(
 
 @commands.leaf(
     "show",
-    [Example("instep dead show packages.embed broken-one", "The error, and the text that failed.")],
+    [Example("instep dead show packages.embed broken-one", "The error, and the row's text.")],
 )
 async def show(session: Session, name: Name, key: Key) -> Answer:
     """Show one row's dead letters.
 
-    The error in full, and the input that failed. Letters that were discarded are shown too.
+    The error in full, and the beginning of the row's text as it is now. Letters that were discarded are shown too.
     """
     async with session.app() as app:
-        letters = await app.dead_show(name, key)
+        letters, text = await app.dead_show(name, key)
+    excerpt = text if len(text) <= EXCERPT else f"{text[:EXCERPT]}…"
     lines: list[Any] = []
     for derivation, letter in letters:
         lines += [f"{derivation} {key}"]
         lines += [f"  {title:<12} {told}" for title, told in _told(letter)]
+    lines.append(f"  {'text now':<12} {excerpt or 'the row has none, or is gone'}")
     return Answer(
-        {"letters": [{"name": derivation, **_letter(letter)} for derivation, letter in letters]},
+        {
+            "letters": [{"name": derivation, **_letter(letter)} for derivation, letter in letters],
+            "text": excerpt,
+        },
         lines,
         after=[f'instep dead replay {name} "{key}" · instep dead discard {name} "{key}" --why "…"'],
     )

@@ -80,6 +80,17 @@ async def read(conn: Conn, declaration: Declaration, target: Target) -> Status:
     )
 
 
+async def share(conn: Conn, declaration: Declaration, target: Target) -> float | None:
+    """About which fraction of the rows has its output of `target`; None where nobody has an idea of the table's size.
+    For searches: no row is counted but those that wait."""
+    sql = Statements("instep.engine", "status.sql", **fragments(declaration))
+    values = {"target": target.name, "limit": UNABSORBED_LIMIT, "relation": declaration.source.oid}
+    waiting, rows = await _row(conn, sql["share"], values)
+    if not waiting:
+        return 1.0
+    return None if rows <= 0 else max(0.0, 1.0 - waiting / max(rows, waiting))
+
+
 def _state(waiting: int, oldest: float, coverage: float | None, run: LastRun | None) -> str:
     if run is None:
         return "never run"

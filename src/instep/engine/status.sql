@@ -24,3 +24,9 @@ select (select count(*) from {stamp} where target = %(target)s),
 select started_at, seen_at, finished_at, outcome, detail, counters,
     extract(epoch from now() - coalesce(finished_at, seen_at))::float8
 from instep.run where derivation = %(derivation)s order by id desc limit 1
+
+-- name: share
+-- Cheap enough for a search: what waits, up to a bound, and the planner's idea of the table. -1: it has none.
+select (select count(*) from (
+        select 1 from {outbox} where target = %(target)s and failed_at is null limit %(limit)s) w),
+    (select reltuples::float8 from pg_catalog.pg_class where oid = %(relation)s)

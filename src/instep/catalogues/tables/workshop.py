@@ -27,8 +27,10 @@ from instep.inference.providers import create_embedder, default_url, leaves_mach
 from instep.search.columns import read_columns
 from instep.search.dense import Dense
 from instep.search.lexical import Lexical
+from instep.search.live import page_rows
 from instep.search.search import Searchable
 from instep.settings import Settings
+from instep.text.compose import entity_text
 
 
 async def workshop(app: Instep, source: Source, declarations: Sequence[Declaration]) -> Workshop:
@@ -77,6 +79,13 @@ async def workshop(app: Instep, source: Source, declarations: Sequence[Declarati
             targets = await read_targets(conn, name)
             return {target.name: await embed.sink.describe(conn, target, key) for target in targets}
 
+    async def text(key: tuple[Any, ...]) -> str:
+        async with app.database.connection() as conn:
+            rows = await page_rows(
+                conn, embed.declaration, None, [key], embed.declaration.options["text"], ()
+            )
+        return entity_text(rows[key].texts) if key in rows else ""
+
     async def close() -> None:
         for embedder in made.values():
             await embedder.close()
@@ -94,7 +103,7 @@ async def workshop(app: Instep, source: Source, declarations: Sequence[Declarati
             await model.embedder.close()
         return planned.as_dict()
 
-    return Workshop(source, (embed, search), searchable, outputs, plan, close)
+    return Workshop(source, (embed, search), searchable, outputs, text, plan, close)
 
 
 async def plan_table(app: Instep, options: TableOptions) -> planning.Plan | None:
