@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import dataclass, replace
 
 import pytest
 from embedding_world import DIMENSIONS, EmbeddingWorld
+from explained import most_read, plan_of
 from finding_scene import Scene, hash_of
-from psycopg import sql
 
 from instep.clock import SYSTEM
-from instep.database.transactions import INDEX_ONLY, WORKER, transaction
+from instep.database.transactions import INDEX_ONLY, WORKER
 from instep.engine.absorb import Absorber
 from instep.engine.declaration import Declaration, KeyColumn, Source, Target
 from instep.engine.declared import read_declarations, read_source
@@ -406,58 +405,32 @@ async def test_no_statement_reads_the_relation_as_a_whole(conn, form, statistics
         await conn.execute("analyze parts")
     await conn.execute("truncate instep.change_parts")
     await conn.execute("update parts set body = 'y' where id_2 <= 100")
-    target, conn_ = scene.targets[0], conn
-    await conn.execute(f"set plan_cache_mode = force_{form}_plan")
-
-    async def plan(statement: bytes, values: dict[str, object], *settings: str) -> str:
-        names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement.decode())))
-        text = statement.decode() % {name: f"${place}" for place, name in enumerate(names, 1)}
-        async with transaction(conn_, *settings):
-            await conn_.execute(f"prepare examined as {text}".encode())
-            given = sql.SQL(", ").join(sql.Literal(values[name]) for name in names)
-            explained = sql.SQL("explain (analyze, costs off, timing off, summary off) execute examined")
-            if names:
-                explained = explained + sql.SQL("({})").format(given)
-            rows = await (await conn_.execute(explained)).fetchall()
-            await conn_.execute("deallocate examined")
-        return "\n".join(line for (line,) in rows)
-
-    def most_read(text: str) -> float:
-        """The most rows that one node gave or dropped, all its loops together."""
-        most = 0.0
-        for line in text.splitlines():
-            if found := re.search(r"rows=([0-9.]+) loops=(\d+)", line):
-                most = max(most, float(found[1]) * int(found[2]))
-            if found := re.search(r"Rows Removed by \w+.*: (\d+)", line):
-                most = max(most, float(found[1]))
-        return most
+    target = scene.targets[0]
 
     absorber = Absorber(scene.source, scene.declarations)
     absorbing = {"source": "parts", "cursor": 0, "limit": 2000}
-    text = await plan(absorber._statement, absorbing, WORKER, *INDEX_ONLY)
+    text = await plan_of(conn, absorber._statement, absorbing, form, WORKER, *INDEX_ONLY)
     assert "parts_pkey" in text
     assert "Seq Scan on parts" not in text
     assert most_read(text) <= 400, text
 
+    await scene.absorb()
     outbox = Outbox(scene.embed, target, SYSTEM, lease_seconds=900, max_attempts=3)
     keys = [entry.key for entry in await outbox.claim(conn, 100, 7)]
-    ones = [1] * len(keys)
     failing = {
         "target": target.name, "token": 7, "max_attempts": 3, "backoff": 4.0, "generation": [2] * len(keys),
         "kind": ["x"] * len(keys), "message": ["x"] * len(keys), "deterministic": [False] * len(keys),
-        "hash": [b"x"] * len(keys), "jitter": [1.0 * one for one in ones], **outbox.columns.arrays(keys),
+        "hash": [b"x"] * len(keys), "jitter": [1.0] * len(keys), **outbox.columns.arrays(keys),
     }  # fmt: skip
-    text = await plan(outbox._sql["fail"], failing)
+    text = await plan_of(conn, outbox._sql["fail"], failing, form)
     assert len(keys) == 100
     assert "Seq Scan on parts" not in text
     assert most_read(text) <= 400, text
 
     sweeper = Sweeper(scene.embed, [target], 500)
     lower, upper = ("k2", 0), ("k25", 0)
-    text = await plan(
-        sweeper._statement("piece", lower, upper),
-        {"derivation": "parts.embed", **sweeper._range(lower, upper)},
-    )
+    values = {"derivation": "parts.embed", **sweeper._range(lower, upper)}
+    text = await plan_of(conn, sweeper._statement("piece", lower, upper), values, form)
     rows = await (await conn.execute("select count(*) from parts where (\"Ke%y\", id_2) > ('k2', 0) and (\"Ke%y\", id_2) <= ('k25', 0)")).fetchone()  # fmt: skip
     assert 500 < rows[0] < 5000
     assert "parts_pkey" in text

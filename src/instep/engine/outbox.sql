@@ -1,6 +1,8 @@
 -- The outbox of one derivation: claims, leases, releases, failures. See docs/concepts.md for the states.
 -- Every statement that locks several entries locks them in key order; claims alone lock in sort order,
 -- which is safe because they skip what is locked.
+-- Entries of given keys are looked up key by key (LATERAL, not pulled up): as a join, this read the whole outbox
+-- without statistics, and under enable_sort = off with any (test_plans.py).
 
 -- name: claim_newest
 -- By ctid: a join on the key takes 240 to 350 ms under a generic plan. May come back short when a row
@@ -100,14 +102,15 @@ returning 1
 -- First, in a statement of its own, in key order. What follows finds the rows by ctid, and by its own, later snapshot:
 -- in one statement with the lock, a row that an absorb has just counted up is locked in its new version, which that
 -- statement's snapshot does not see, and nothing is changed (test_outbox.py::test_a_release_that_meets_an_absorb).
-select 1 from {key_unnest} join {outbox} o on {on_o_k}
-where o.target = %(target)s and o.token = %(token)s
-order by {key_o} for update of o
+select 1 from (select {key_k} from {key_unnest} order by {key_k}) k cross join lateral (
+    select 1 from {outbox} o where {on_o_k} and o.target = %(target)s and o.token = %(token)s
+    for update) o
 
 -- name: renew
 with mine as materialized (
-    select o.ctid as place from {key_unnest} join {outbox} o on {on_o_k}
-    where o.target = %(target)s and o.token = %(token)s
+    select o.place from {key_unnest} cross join lateral (
+        select o.ctid as place from {outbox} o
+        where {on_o_k} and o.target = %(target)s and o.token = %(token)s offset 0) o
 )
 update {outbox} o set lease_until = now() + make_interval(secs => %(lease)s)
 from mine where o.ctid = mine.place
@@ -116,8 +119,9 @@ returning 1
 -- name: release
 -- Uncounted: an outage, a shutdown, too much for one wave's memory.
 with mine as materialized (
-    select o.ctid as place from {key_unnest} join {outbox} o on {on_o_k}
-    where o.target = %(target)s and o.token = %(token)s
+    select o.place from {key_unnest} cross join lateral (
+        select o.ctid as place from {outbox} o
+        where {on_o_k} and o.target = %(target)s and o.token = %(token)s offset 0) o
 )
 update {outbox} o set lease_until = null, token = null, claims = greatest(claims - 1, 0)
 from mine where o.ctid = mine.place
@@ -126,8 +130,9 @@ returning 1
 -- name: park
 -- A timeout of the wave: not claimed again before the lease would have run out.
 with mine as materialized (
-    select o.ctid as place from {key_unnest} join {outbox} o on {on_o_k}
-    where o.target = %(target)s and o.token = %(token)s
+    select o.place from {key_unnest} cross join lateral (
+        select o.ctid as place from {outbox} o
+        where {on_o_k} and o.target = %(target)s and o.token = %(token)s offset 0) o
 )
 update {outbox} o
 set not_before = lease_until, lease_until = null, token = null, claims = greatest(claims - 1, 0)
@@ -138,10 +143,11 @@ returning 1
 -- Carries the same guards as a commit: another token, nothing is recorded; generation moved on and the content
 -- is no longer what was loaded, the entry is given back uncounted.
 with mine as materialized (
-    select o.ctid as place, {key_o}, o.attempts, o.generation <> k.generation as moved,
+    select o.place, {key_k}, o.attempts, o.generation <> k.generation as moved,
         k.kind, k.message, k.deterministic, k.hash, k.jitter
-    from {key_failures} join {outbox} o on {on_o_k}
-    where o.target = %(target)s and o.token = %(token)s
+    from {key_failures} cross join lateral (
+        select o.ctid as place, o.attempts, o.generation from {outbox} o
+        where {on_o_k} and o.target = %(target)s and o.token = %(token)s offset 0) o
 ), judged as materialized (
     select m.*, a.content_hash,
         m.moved and a.content_hash is distinct from m.hash as given_back

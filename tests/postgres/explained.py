@@ -1,0 +1,39 @@
+"""EXPLAIN of the engine's own statements, as they are executed: with their settings, in either form of plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from psycopg import sql
+
+from instep.engine.ports import Conn
+
+
+async def plan_of(conn: Conn, statement: bytes, values: Mapping[str, Any], form: str, *settings: str) -> str:
+    """The plan of one execution (form: generic or custom), which is rolled back."""
+    text = statement.decode()
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", text)))
+    prepared = text % {name: f"${place}" for place, name in enumerate(names, 1)}
+    explain = sql.SQL("explain (analyze, costs off, timing off, summary off) execute examined ({})").format(
+        sql.SQL(", ").join(sql.Literal(values[name]) for name in names)
+    )
+    async with conn.transaction(force_rollback=True):
+        for setting in (*settings, f"plan_cache_mode = force_{form}_plan"):
+            await conn.execute(f"set local {setting}")
+        await conn.execute(f"prepare examined as {prepared}".encode())
+        rows = await (await conn.execute(explain)).fetchall()
+        await conn.execute("deallocate examined")
+    return "\n".join(line for (line,) in rows)
+
+
+def most_read(plan: str) -> float:
+    """The most rows that one node gave or dropped, all its loops together."""
+    most = 0.0
+    for line in plan.splitlines():
+        if found := re.search(r"rows=([0-9.]+) loops=(\d+)", line):
+            most = max(most, float(found[1]) * int(found[2]))
+        if found := re.search(r"Rows Removed by \w+.*: (\d+)", line):
+            most = max(most, float(found[1]))
+    return most
