@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import replace
 
 import numpy as np
+import psycopg
 import pytest
 from search_scene import SearchScene
 
@@ -71,7 +72,8 @@ async def recall(scene, vectors, queries, where=""):
 
 async def test_recall_with_the_index_and_under_filters(dsn, conn, tmp_path, monkeypatch):
     scene, vectors, queries = await filled(dsn, conn, tmp_path)
-    assert await build(conn, scene.chunks, scene.targets["articles.embed"]) == "built"
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as holder:
+        assert await build(conn, holder, scene.chunks, scene.targets["articles.embed"]) == "built"
     assert await recall(scene, vectors, queries) >= 0.95
     search = dense._Nearest(conn, scene.searchable().dense, str(queries[0].tolist()), None)
     plan = await (
