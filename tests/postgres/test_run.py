@@ -5,8 +5,10 @@ import asyncio
 import pytest
 from world import World
 
+from instep.engine import declared
 from instep.engine.stopping import Stop
 from instep.errors import Configuration, Outage, Permanent, Retryable
+from instep.testing.toy import ToyDerivation
 
 
 @pytest.fixture
@@ -335,3 +337,36 @@ async def test_a_run_leaves_its_row(world):
     await world.run()
     row = await (await world.conn.execute("select outcome, counters->>'indexed' from instep.run")).fetchone()
     assert row == ("ok", "3")
+
+
+async def _condition_that_may_fail(world):
+    await world.conn.execute(
+        "create function readable(int) returns bool language plpgsql as "
+        "$$ begin if $1 < 0 then raise division_by_zero; end if; return true; end $$;"
+        "update instep.derivation set eligible = 'readable(other)'"
+    )
+    (declaration,) = await declared.read_declarations(world.conn, world.source)
+    world.derivation = ToyDerivation(declaration, "title")
+
+
+async def test_a_row_that_the_sweep_buries_is_counted_as_newly_dead_once(world):
+    """Run summary, exit code and dead letters agree (invariant 5)."""
+    await _condition_that_may_fail(world)
+    await world.conn.execute("insert into articles (id, title, other) values (4, 'x', -1)")
+    await world.conn.execute("delete from instep.change_articles")
+    report = await world.run()
+    assert (report.counters.dead, report.exit_code) == (1, 1)
+    assert (await world.entry(4))["error_kind"] == "unreadable row"
+    again = await world.run()
+    assert (again.counters.dead, again.exit_code) == (0, 0)
+
+
+async def test_a_condition_that_fails_everywhere_is_a_configuration_error(world):
+    """The sweep's own refusal reaches the report; it is no defect."""
+    await _condition_that_may_fail(world)
+    await world.conn.execute(
+        "insert into articles (id, title, other) select g, 'x', -1 from generate_series(1, 300) g"
+    )
+    report = await world.run()
+    assert "division_by_zero" in report.configuration
+    assert report.exit_code == 1

@@ -258,7 +258,7 @@ async def test_a_row_that_cannot_be_read_is_buried_alone(conn, code, kind):
     await conn.execute("alter table articles disable trigger all")
     await conn.execute("update articles set body = 'other', place = case when id_1 in (7, 23) then 1 end")
     await conn.execute("delete from articles where id_1 in (6, 8, 40)")
-    assert await scene.sweep() == Piece(38, 37, 2)
+    assert await scene.sweep() == Piece(38, 37, 2, 2)
     dead = await scene.entries("error_kind, last_error, failed_hash, attempts, failed_at is not null")
     buried = (kind, "cannot read it", None, 1, True)
     assert {key: row for key, row in dead.items() if row[-1]} == {(7,): buried, (23,): buried}

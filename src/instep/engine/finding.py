@@ -40,6 +40,7 @@ class Finding:
     sweep_every: float | None = None
     sweep_paused: Callable[[], bool] = lambda: False
     enqueued: Counter[str] = field(default_factory=Counter)
+    buried: Counter[str] = field(default_factory=Counter)  # dead letters of rows that cannot be read
     complete: asyncio.Event = field(default_factory=asyncio.Event)  # the first pass is over
     found: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -116,6 +117,7 @@ class Finding:
             targets = await declared.read_targets(conn, declaration.name)
             async for piece in sweep.Sweeper(declaration, targets).pieces(conn):
                 self.enqueued[declaration.name] += piece.enqueued
+                self.buried[declaration.name] += piece.dead
                 await self._tell()
                 if stop.finishing:
                     return

@@ -22,11 +22,12 @@ from instep.database.statements import Statements
 from instep.engine import declared, exclusive, sweep
 from instep.engine.declaration import Source, Target, fragments
 from instep.engine.failures import Stopped, describe
-from instep.engine.finding import Finding, Moved, Untrustworthy
+from instep.engine.finding import Finding, Moved
 from instep.engine.pipeline import drain
 from instep.engine.ports import Conn, Derivation, Observer, RunReport
 from instep.engine.stopping import Stop
 from instep.engine.wave import Hands, Limits
+from instep.errors import InstepError, Outage
 
 IDLE_SECONDS = 1.0  # between looks for parked entries and what other workers left, with --follow
 FIRST_PASS_SECONDS = 3.0  # that a run waits for all its work to be found before it begins with what there is
@@ -131,6 +132,7 @@ class _Run:
         self._exclusive: exclusive.Exclusive | None = None
         self._finishing: asyncio.Task[None] | None = None
         self._began, self._id = clock.monotonic(), 0
+        self._buried = 0  # of the report's dead: those that finding made
 
     async def open(self) -> None:
         for _ in range(3):
@@ -176,7 +178,11 @@ class _Run:
                 self.report.interrupted = True
             case Moved():
                 self.report.moved = True
-            case Untrustworthy() as error:
+            case Outage() as error:
+                self.report.outage = str(error)
+            case (
+                InstepError() as error
+            ):  # capture, a condition or the table itself is broken: a person mends it
                 self.report.configuration = f"{error}: {error.hint}" if error.hint else str(error)
             case psycopg.Error() as error if is_schema(error):
                 self.report.configuration = describe(error)
@@ -312,7 +318,7 @@ class _Run:
 
     async def _tell_progress(self, conn: Conn, finding: Finding) -> None:
         report = self.report
-        report.counters.enqueued = finding.enqueued[report.name]
+        self._count_found(finding)
         report.pending = sum([await hands.outbox.waiting(conn) for hands in self._hands])
         counters = report.counters.as_dict()
         await conn.execute(self._sql["seen"], {"id": self._id, "counters": orjson.dumps(counters).decode()})
@@ -326,6 +332,12 @@ class _Run:
             },
         )
 
+    def _count_found(self, finding: Finding) -> None:
+        counters, name = self.report.counters, self.report.name
+        counters.enqueued = finding.enqueued[name]
+        counters.dead += finding.buried[name] - self._buried
+        self._buried = finding.buried[name]
+
     def _stopped(self, stopped: Stopped) -> None:
         if stopped.reason == "outage":
             self.report.outage = str(stopped)
@@ -335,7 +347,7 @@ class _Run:
     async def _finish(self, finding: Finding, detail: str) -> None:
         report = self.report
         report.seconds = self._clock.monotonic() - self._began
-        report.counters.enqueued = finding.enqueued[report.name]
+        self._count_found(finding)
         report.interrupted = report.interrupted or (self._stop.finishing and not self._options.follow)
         try:
             conn = self._conns[2]

@@ -41,7 +41,16 @@ _SQL = Statements("instep.engine", "sweep.sql")
 class Piece:
     enqueued: int  # entries made, revived or counted up
     keys_seen: int  # rows of the source
-    buried: int = 0  # rows that cannot be read: dead letters
+    buried: int = 0  # rows that cannot be read
+    dead: int = 0  # dead letters made of them by this sweep, not by one before
+
+    def __add__(self, other: Piece) -> Piece:
+        return Piece(
+            self.enqueued + other.enqueued,
+            self.keys_seen + other.keys_seen,
+            self.buried + other.buried,
+            self.dead + other.dead,
+        )
 
 
 async def make_due(
@@ -109,11 +118,10 @@ class Sweeper:
 
     async def sweep(self, conn: Conn) -> Piece:
         """All pieces; the sum of them."""
-        enqueued = keys_seen = buried = 0
+        total = Piece(0, 0)
         async for piece in self.pieces(conn):
-            enqueued, keys_seen = enqueued + piece.enqueued, keys_seen + piece.keys_seen
-            buried += piece.buried
-        return Piece(enqueued, keys_seen, buried)
+            total += piece
+        return total
 
     async def _end(self, conn: Conn, lower: Key | None) -> Key | None:
         """The key at which the piece after `lower` ends, or None for the last piece."""
@@ -143,9 +151,8 @@ class Sweeper:
         if not keys:
             raise self._lost(error, lower)
         if len(keys) == 1:
-            await self._bury(conn, keys[0], error)
-            rest = await self._piece(conn, lower, upper, without=keys[0])
-            return Piece(rest.enqueued, rest.keys_seen + 1, 1)
+            dead = await self._bury(conn, keys[0], error)
+            return await self._piece(conn, lower, upper, without=keys[0]) + Piece(0, 1, 1, dead)
         half = len(keys) // 2
         middle = keys[half - 1]
         total = Piece(0, 0)
@@ -154,11 +161,7 @@ class Sweeper:
                 piece = await self._piece(conn, low, high)
             except UNREADABLE as again:
                 piece = await self._halves(conn, low, high, part, again)
-            total = Piece(
-                total.enqueued + piece.enqueued,
-                total.keys_seen + piece.keys_seen,
-                total.buried + piece.buried,
-            )
+            total += piece
         return total
 
     async def _piece(
@@ -182,7 +185,8 @@ class Sweeper:
         except DAMAGED as damage:
             raise self._lost(damage, lower) from error
 
-    async def _bury(self, conn: Conn, key: Key, error: psycopg.Error) -> None:
+    async def _bury(self, conn: Conn, key: Key, error: psycopg.Error) -> int:
+        """How many dead letters that made: none for a row that has its own already, or that a worker holds."""
         if not isinstance(error, DAMAGED):
             self._failed += 1
             if self._failed > MOST_UNREADABLE:
@@ -193,7 +197,8 @@ class Sweeper:
         kind = "data corruption" if isinstance(error, DAMAGED) else "unreadable row"
         values = {"derivation": self.declaration.name, "kind": kind, "message": str(error).splitlines()[0]}
         async with transaction(conn, WORKER):
-            await conn.execute(self._statement("bury", None), {**values, **self._columns.one(key)})
+            cursor = await conn.execute(self._statement("bury", None), {**values, **self._columns.one(key)})
+            return cursor.rowcount
 
     def _lost(self, error: psycopg.Error, lower: Key | None) -> Permanent:
         """Not even the keys can be read: no entry can stand for these rows."""
