@@ -22,8 +22,9 @@ from psycopg_pool import PoolTimeout
 from instep import registry
 from instep.clock import SYSTEM, Clock
 from instep.database.migrations import migrate
+from instep.database.outages import is_schema
 from instep.database.pool import Database
-from instep.engine import declared, keys, status
+from instep.engine import declared, install, keys, status
 from instep.engine.dead import DeadLetters, Kind, Letter
 from instep.engine.declaration import Declaration, Source
 from instep.engine.explain import Explanation, explain
@@ -32,7 +33,7 @@ from instep.engine.run import Options, run
 from instep.engine.status import Status
 from instep.engine.stopping import Stop
 from instep.engine.wave import Limits
-from instep.errors import Refused
+from instep.errors import Configuration, Refused
 from instep.settings import Settings
 
 if TYPE_CHECKING:
@@ -141,12 +142,21 @@ class Instep:
     ) -> list[RunReport]:
         pause, options = FOLLOW_PAUSES[0], self._options(follow=True)
         reports: list[RunReport] = []
+        first = True
         while not stop.finishing:
             began = self.clock.monotonic()
             try:
+                if not first and not await self._is_there(source):
+                    observer.event("removed", {"source": source})
+                    return []
                 reports = await self._run_source(source, wanted, observer, stop, options)
             except psycopg.OperationalError as error:
                 observer.event("outage", {"source": source, "message": str(error), "seconds": pause})
+            except Refused as error:  # what was well when it began: other sources are worked on
+                if first:
+                    raise
+                reports = [RunReport(name, configuration=str(error)) for name in wanted]
+            first = False
             if stop.finishing:
                 break
             await self.forget(source)
@@ -160,6 +170,10 @@ class Instep:
             pause = min(pause * 2, FOLLOW_PAUSES[1])
         return reports
 
+    async def _is_there(self, source: str) -> bool:
+        async with self.database.connection() as conn:
+            return source in await declared.source_names(conn)
+
     def _options(self, *, follow: bool) -> Options:
         settings = self.settings
         limits = Limits(
@@ -172,6 +186,11 @@ class Instep:
     async def _run_source(
         self, source: str, wanted: Sequence[str], observer: Observer, stop: Stop, options: Options
     ) -> list[RunReport]:
+        async with self.database.connection() as conn:
+            problems = await install.problems(conn, source)
+        if problems:  # said here: its derivations cannot even be made where a column of theirs is gone
+            told = f"{problems[0].what}: {problems[0].mend}"
+            return [RunReport(name, configuration=told) for name in wanted]
         workshop = await self.workshop(source)
         derivations = [d for d in workshop.derivations if d.declaration.name in wanted]
         reports = await run(
@@ -194,8 +213,24 @@ class Instep:
             for declaration in await self._declarations(conn, names):
                 targets = await declared.read_targets(conn, declaration.name)
                 reading = next(target for target in targets if target.state == "reading")
-                found.append(await status.read(conn, declaration, reading))
+                problems = await install.problems(conn, declaration.source.name)
+                problem = f"{problems[0].what}: {problems[0].mend}" if problems else ""
+                found.append(await status.read(conn, declaration, reading, problem))
             return found
+
+    @asynccontextmanager
+    async def _of(self, source: str) -> AsyncIterator[None]:
+        """Where a statement met a table or column that is gone: the words of `run` for it, not PostgreSQL's."""
+        try:
+            yield
+        except psycopg.Error as error:
+            if not is_schema(error):
+                raise
+            async with self.database.connection() as conn:
+                problems = await install.problems(conn, source)
+            if not problems:
+                raise
+            raise Configuration(problems[0].what, hint=problems[0].mend) from error
 
     async def search(
         self, name: str, query: str, *, mode: Mode = "hybrid", where: str = "", limit: int = 10, offset: int = 0,
@@ -208,8 +243,9 @@ class Instep:
         if workshop.searchable is None:
             raise Refused(f"{name} cannot be searched: nothing of it is indexed")
         request = Request(query, mode, where, limit, offset, facets)
-        searchable = await workshop.searchable()
-        answer = await search(searchable, self.database.connection, request, self.clock)
+        async with self._of(name):
+            searchable = await workshop.searchable()
+            answer = await search(searchable, self.database.connection, request, self.clock)
         leg = searchable.lexical if mode == "lexical" else searchable.dense
         if leg is None:
             return answer
@@ -218,7 +254,7 @@ class Instep:
 
     async def explain(self, name: str, key: str) -> Explanation:
         """The whole story of one row: `name` is a derivation, or a source (its first derivation)."""
-        async with self.database.connection() as conn:
+        async with self._of(name.partition(".")[0]), self.database.connection() as conn:
             declaration = (await self._declarations(conn, [name]))[0]
             targets = await declared.read_targets(conn, declaration.name)
             workshop = await self.workshop(declaration.source.name)
@@ -233,7 +269,8 @@ class Instep:
         source = name.split(".")[0]
         workshop = await self.workshop(source)
         found = await self.status([name])
-        planned = await workshop.plan() if workshop.plan is not None else {}
+        async with self._of(source):
+            planned = await workshop.plan() if workshop.plan is not None else {}
         return {"name": name, "derivations": [one.as_dict() for one in found], **planned}
 
     async def dead_kinds(self, name: str | None = None) -> list[Kind]:

@@ -147,8 +147,12 @@ def test_logs_and_progress_stay_off_stdout(line: CommandLine) -> None:
 
 def test_removal_leaves_the_table_and_nothing_else(line: CommandLine) -> None:
     line.run("run", "packages")
+    line.sql("insert into instep.exclusive values ('packages.search', 'a worker that died', 1, now())")
     seen = line.run("tables", "remove", "packages", "--yes")
     assert seen.code == 0
+    for table, column in (("run", "derivation"), ("exclusive", "name"), ("target", "derivation")):
+        assert line.sql(f"select count(*) from instep.{table} where {column} like 'packages%'") == [(0,)]
+    assert not list((Path(line.environment["INSTEP_DATA_DIR"]) / "indexes").glob("packages*"))
     assert line.sql("select count(*) from packages") == [(5,)]
     assert line.sql("select count(*) from pg_trigger where tgrelid = 'packages'::regclass") == [(0,)]
     assert line.sql(
@@ -166,3 +170,84 @@ def test_names_of_tables_complete(line: CommandLine) -> None:
     process = line.start()
     out, err = process.communicate(timeout=30)
     assert out.split() == ["packages", "packages.embed", "packages.search"], err
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        ("alter table packages rename column description to words", "description was renamed to words"),
+        ("drop table packages", "the table public.packages does not exist any more"),
+        ("alter table packages drop column section", "public.packages.section was dropped"),
+    ],
+)
+def test_a_table_that_is_not_as_it_was_is_said_by_every_command(
+    line: CommandLine, damage: str, what: str
+) -> None:
+    """TABLES.md: reported by run and status; and it hides no other table from status."""
+    assert line.run("run", "packages").code == 0
+    assert line.run("tables", "add", "articles", "--text", "title", "--yes").code == 0
+    line.sql(damage)
+    status = {one["name"]: one for one in line.run("status", "--json").object["derivations"]}
+    assert status["packages.embed"]["state"] == "misconfigured"
+    assert what in status["packages.embed"]["problem"]
+    assert status["articles.embed"]["problem"] is None
+    assert what in line.run("status").out.replace("\n", " ")
+    run = line.run("run", "packages", "--json")
+    assert run.code == 1
+    assert what in run.object["configuration"]
+    for command in (
+        ("search", "packages", "chess"), ("explain", "packages.embed", "vim"), ("plan", "packages"),
+    ):  # fmt: skip
+        seen = line.run(*command)
+        assert seen.code in (1, 2), command
+        assert "Traceback" not in seen.err
+        assert "Undefined" not in seen.err, command
+    assert line.run("tables", "remove", "packages", "--yes").code == 0
+
+
+def test_a_row_on_which_the_condition_fails_hides_nothing_from_status(line: CommandLine) -> None:
+    added = line.run(
+        "tables", "add", "articles", "--text", "title", "--where", "1 / (length(section) - 1) > 0", "--yes"
+    )
+    assert added.code == 0, added
+    line.sql("update articles set section = 'x' where id = 1")
+    run = line.run("run", "articles", "--json")
+    assert (run.code, run.object["dead"]) == (1, 1)
+    status = line.run("status", "--json")
+    assert status.code == 0
+    embed = {one["name"]: one for one in status.object["derivations"]}["articles.embed"]
+    assert (embed["dead"], embed["coverage"]) == (1, None)
+
+
+def test_a_worker_that_stays_outlasts_the_removal_of_a_table(line: CommandLine) -> None:
+    """And one that cannot be worked any more; a run of everything works the rest too."""
+    for table in ("articles", "shop.orders"):
+        text = "title" if table == "articles" else "comment"
+        assert line.run("tables", "add", table, "--text", text, "--yes").code == 0
+    worker = line.start("worker", "--follow")
+    try:
+        _until(line, "select count(*) from instep.run where outcome is null", 6)
+        assert line.run("tables", "remove", "packages", "--yes").code == 0
+        line.sql("alter table shop.orders drop column comment")
+        time.sleep(3)
+        line.sql("insert into articles (title) values ('later')")
+        _until(line, "select count(*) from instep.stamp_articles_embed", 6)
+        assert worker.poll() is None
+    finally:
+        worker.send_signal(signal.SIGINT)
+        _, err = worker.communicate(timeout=30)
+    assert "Traceback" not in err
+    assert "ExceptionGroup" not in err
+    seen = line.run("run", "--json")
+    assert seen.code == 1
+    runs = {run["name"]: run for run in seen.object["runs"]}
+    assert runs["articles"]["configuration"] is None
+    assert "comment was dropped" in runs["orders"]["configuration"]
+
+
+def _until(line: CommandLine, count: str, wanted: int) -> None:
+    for _ in range(150):
+        if line.sql(count) == [(wanted,)]:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{count}: {line.sql(count)}, not {wanted}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,21 @@ def test_each_command_has_words_and_examples(name: str) -> None:
 def test_each_command_has_the_common_flags(name: str) -> None:
     flags = {flag for parameter in LEAVES[name].params for flag in parameter.opts}
     assert {"--json", "--yes", "--data-dir", "--database-url", "--debug"} <= flags
+
+
+def test_hints_name_commands_that_there_are() -> None:
+    """What a message tells people to type exists."""
+    groups = {name.partition(" ")[0] for name in LEAVES if " " in name}
+    for file in (Path(__file__).parents[2] / "src").rglob("*.py"):
+        for first, second in re.findall(r"[`· ]instep ([a-z]+)(?: ([a-z]+))?", "\n".join(_strings(file))):
+            if first in groups:
+                assert not second or f"{first} {second}" in LEAVES, f"{file}: instep {first} {second}"
+
+
+def _strings(file: Path) -> list[str]:
+    """Literals of a module, those inside f-strings too."""
+    return [
+        node.value
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]

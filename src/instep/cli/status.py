@@ -60,7 +60,12 @@ def lines(statuses: Sequence[Status], database: str) -> list[Any]:
         for one in statuses
     ]
     titles = ("", "state", "waiting", "oldest", "dead", "coverage", "last run")
-    return [grid(rows, titles=titles, right=(2, 3, 4, 5)), Text(database, "dim")]
+    problems = dict.fromkeys(one.problem for one in statuses if one.problem)
+    return [
+        grid(rows, titles=titles, right=(2, 3, 4, 5)),
+        *(Text(problem, "red") for problem in problems),
+        Text(database, "dim"),
+    ]
 
 
 def place(session: Session) -> str:

@@ -112,22 +112,14 @@ async def install(
 async def verify(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> Verified:
     """Compare a source's table with what was installed: mend triggers, take up new partitions and names, and say
     what cannot be mended. A few catalogue reads where all is well; locks only where something is to be mended."""
-    recorded = await read_source(conn, source_name)
     row = await (await conn.execute(_SQL["recorded"], {"name": source_name})).fetchone()
+    source, found = await _located(conn, source_name)
+    if found:
+        return Verified(problems=found)
     assert row is not None
-    oid, schema, table, columns, partitions, template, suspects, _ = row
-    where = f"{schema}.{table}"
-    function = capture.function_name(source_name, "insert")
-    found = await (await conn.execute(_SQL["located"], {"oid": oid, "function": function})).fetchone()
-    if found is None:
-        mend = f"`instep tables remove {source_name}`, and add the table again if it was made anew."
-        return Verified(problems=(Problem(f"the table {where} does not exist any more", mend),))
+    oid, schema, table, _, partitions, template, suspects, _ = row
+    where, now = f"{schema}.{table}", f"{source.schema}.{source.table}"
     repaired: list[str] = []
-    source = replace(recorded, oid=found[0], schema=found[1], table=found[2])
-    now = f"{source.schema}.{source.table}"
-    problems = _column_problems(now, columns, await capture.columns_now(conn, source.oid))
-    if problems:
-        return Verified(problems=tuple(problems))
     if (source.oid, source.schema, source.table) != (oid, schema, table):
         place = {"name": source_name, "oid": source.oid, "schema": source.schema, "table": source.table}
         await conn.execute(_SQL["relocate"], place)
@@ -162,6 +154,26 @@ async def verify(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> Veri
     return Verified(tuple(repaired), (), waited)
 
 
+async def problems(conn: Conn, source_name: str) -> tuple[Problem, ...]:
+    """What of a source's table needs a person, as `verify` says it; a few catalogue reads, mends nothing."""
+    return (await _located(conn, source_name))[1]
+
+
+async def _located(conn: Conn, source_name: str) -> tuple[Source, tuple[Problem, ...]]:
+    """The source as it is called now, and what of its table or columns nobody but a person can mend."""
+    recorded = await read_source(conn, source_name)
+    row = await (await conn.execute(_SQL["recorded"], {"name": source_name})).fetchone()
+    assert row is not None
+    oid, schema, table, columns = row[:4]
+    function = capture.function_name(source_name, "insert")
+    found = await (await conn.execute(_SQL["located"], {"oid": oid, "function": function})).fetchone()
+    if found is None:
+        mend = f"`instep tables remove {source_name}`, and add the table again if it was made anew."
+        return recorded, (Problem(f"the table {schema}.{table} does not exist any more", mend),)
+    source = replace(recorded, oid=found[0], schema=found[1], table=found[2])
+    return source, tuple(_column_problems(source, columns, await capture.columns_now(conn, source.oid)))
+
+
 async def remove(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> float:
     """Take a source away without a trace: triggers, functions, our tables, rows. Works while workers run: its
     targets are retired first, which they see. Outputs are the catalogue's to drop. Returns the seconds waited."""
@@ -179,7 +191,8 @@ async def remove(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> floa
             await conn.execute(bound["drop_tables"], {})
         change = Statements("instep.engine", "install.sql", change=quoted("instep", f"change_{source_name}"))
         await conn.execute(change["drop_change"], {})
-        await conn.execute(_SQL["forget_runs"], {"derivations": [d.name for d in declarations]})
+        for forgotten in ("forget_runs", "forget_holds"):
+            await conn.execute(_SQL[forgotten], {"derivations": [d.name for d in declarations]})
         for name in ("forget_targets", "forget_derivations", "forget_markers", "forget_source"):
             await conn.execute(_SQL[name], {"source": source_name})
 
@@ -255,8 +268,9 @@ def _watched(
 
 
 def _column_problems(
-    where: str, recorded: Mapping[str, Mapping[str, Any]], now: Mapping[str, capture.Watched]
+    source: Source, recorded: Mapping[str, Mapping[str, Any]], now: Mapping[str, capture.Watched]
 ) -> list[Problem]:
+    where, again = f"{source.schema}.{source.table}", f"`instep tables remove {source.name}` and add it again"
     by_place = {column.attnum: column for column in now.values()}
     problems = []
     for name, was in recorded.items():
@@ -265,18 +279,16 @@ def _column_problems(
             moved = by_place.get(was["attnum"])
             if moved is not None:
                 what = f"{where}.{name} was renamed to {moved.name}"
-                mend = f"Rename it back, or `instep tables set` with {moved.name} in the place of {name}."
+                mend = f"Rename it back, or {again} with {moved.name} in the place of {name}."
             else:
                 what = f"{where}.{name} was dropped"
-                mend = "Add the column again, or `instep tables set` without it."
+                mend = f"Add the column again, or {again} without it."
             problems.append(Problem(what, mend))
         elif _unmodified(column.type) != _unmodified(was["type"]):
             problems.append(
                 Problem(
                     f"{where}.{name} was {was['type']} and is now {column.type}",
-                    "The key's type is part of our tables: remove the table and add it again."
-                    if was.get("key")
-                    else "`instep tables set` with the same columns takes the new type up.",
+                    f"Give it its type back, or {again}.",
                 )
             )
     return problems

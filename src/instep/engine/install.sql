@@ -105,6 +105,10 @@ drop table if exists {change}
 -- name: forget_runs
 delete from instep.run where derivation = any(%(derivations)s::text[])
 
+-- name: forget_holds
+-- Of a worker that did not come to release it.
+delete from instep.exclusive where name = any(%(derivations)s::text[])
+
 -- name: forget_targets
 delete from instep.target where source = %(source)s
 

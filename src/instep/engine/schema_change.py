@@ -47,7 +47,7 @@ async def schema_change(
         except pg.InsufficientPrivilege as error:
             raise Refused(
                 f"No right to {what}: {str(error).splitlines()[0]}",
-                hint="`instep grants` prints the rights that are needed; the table's owner can give them.",
+                hint="The table's owner can give them (grant select, trigger on the table), or run this.",
             ) from error
     raise Outage(
         f"Could not {what}: other sessions held its locks during {tries} tries in {waited:.0f} s.",

@@ -28,7 +28,7 @@ class LastRun:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`coverage` is a fraction of the eligible rows, None where it was too dear to count."""
+    """`coverage` is a fraction of the eligible rows, None where it was too dear to count or cannot be counted."""
 
     name: str
     state: str  # in step | catching up | behind | outage | misconfigured | never run
@@ -40,6 +40,7 @@ class Status:
     coverage: float | None
     target: str
     last_run: LastRun | None
+    problem: str = ""  # of the table, which a person must mend before anything of it can be worked
 
     def as_dict(self) -> dict[str, Any]:
         run = self.last_run
@@ -53,6 +54,7 @@ class Status:
             "unabsorbed": self.unabsorbed,
             "coverage": None if self.coverage is None else round(self.coverage, 6),
             "target": self.target,
+            "problem": self.problem or None,
             "last_run": run
             and {
                 "outcome": run.outcome,
@@ -66,17 +68,28 @@ class Status:
 UNABSORBED_LIMIT = 100_000
 
 
-async def read(conn: Conn, declaration: Declaration, target: Target) -> Status:
-    """`target`: the one that is read. One round trip for each figure; none of them holds a lock."""
+async def read(conn: Conn, declaration: Declaration, target: Target, problem: str = "") -> Status:
+    """`target`: the one that is read; `problem`: what is wrong with the table, which is then not looked at. One round trip
+    for each figure; none of them holds a lock."""
     sql = Statements("instep.engine", "status.sql", **fragments(declaration))
     waiting, leased, oldest = await _row(conn, sql["queue"], {})
     (dead,) = await _row(conn, sql["dead"], {})
     (unabsorbed,) = await _row(conn, sql["unabsorbed"], {"bit": declaration.bit, "limit": UNABSORBED_LIMIT})
-    coverage = await _coverage(conn, sql, target)
+    coverage = None if problem else await _coverage(conn, sql, target)
     run = await _last_run(conn, sql, declaration.name)
-    state = _state(waiting + leased + unabsorbed, oldest, coverage, run)
+    state = "misconfigured" if problem else _state(waiting + leased + unabsorbed, oldest, run)
     return Status(
-        declaration.name, state, waiting, leased, dead, oldest, unabsorbed, coverage, target.name, run
+        declaration.name,
+        state,
+        waiting,
+        leased,
+        dead,
+        oldest,
+        unabsorbed,
+        coverage,
+        target.name,
+        run,
+        problem,
     )
 
 
@@ -91,7 +104,7 @@ async def share(conn: Conn, declaration: Declaration, target: Target) -> float |
     return None if rows <= 0 else max(0.0, 1.0 - waiting / max(rows, waiting))
 
 
-def _state(waiting: int, oldest: float, coverage: float | None, run: LastRun | None) -> str:
+def _state(waiting: int, oldest: float, run: LastRun | None) -> str:
     if run is None:
         return "never run"
     if waiting and run.outcome == "outage":
@@ -107,8 +120,8 @@ async def _coverage(conn: Conn, sql: Statements, target: Target) -> float | None
     try:
         async with transaction(conn, f"statement_timeout = {COVERAGE_MILLISECONDS}"):
             stamped, eligible = await _row(conn, sql["coverage"], {"target": target.name})
-    except psycopg.errors.QueryCanceled:
-        return None
+    except (psycopg.errors.QueryCanceled, psycopg.DataError, psycopg.errors.DataCorrupted):
+        return None  # too dear, or a row on which the condition fails: that row has a dead letter
     return min(1.0, stamped / eligible) if eligible else 1.0
 
 

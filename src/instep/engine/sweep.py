@@ -192,7 +192,7 @@ class Sweeper:
             if self._failed > MOST_UNREADABLE:
                 raise Configuration(
                     f"{self.declaration.name}: its condition, sort column or text fails on row after row: {error}",
-                    hint="Mend the expression (`instep tables set`), or the rows.",
+                    hint="Mend the rows, or `instep tables remove` and add the table again with another expression.",
                 ) from error
         kind = "data corruption" if isinstance(error, DAMAGED) else "unreadable row"
         values = {"derivation": self.declaration.name, "kind": kind, "message": str(error).splitlines()[0]}

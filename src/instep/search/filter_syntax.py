@@ -57,7 +57,7 @@ def _quoted(text: str, limit: int = 80) -> str:
 
 def _columns_hint(columns: Sequence[Column]) -> str:
     if not columns:
-        return "no column of this table was declared for filters (instep tables set NAME --filters …)"
+        return "no column of this table was declared for filters (--filters of `instep tables add`)"
     listed = ", ".join(f"{column.name} ({column.type})" for column in columns)
     return f"columns that can be filtered: {listed}"
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from instep.catalogues.tables.tables import shown
 from instep.chunks.derivation import ChunkDerivation, making_of
-from instep.engine.declaration import Target
+from instep.engine.declaration import Declaration, Target
 from instep.engine.ports import Conn
 from instep.errors import Refused
 from instep.inference.ports import Embedder
@@ -42,15 +42,22 @@ async def build(
     embed = ChunkDerivation(
         table.embed, lambda target: making_of(target, embedder_of(target)), database.dedicated
     )
-    engine = table.search.options["engine"]
+    return embed, search_derivation(database, table.search, columns, indexes)
+
+
+def search_derivation(
+    database: Connections, search: Declaration, columns: Sequence[Column], indexes: Path
+) -> SearchDerivation:
+    """The search derivation over these filter columns; none are needed to drop what it holds, and one may be gone."""
+    engine = search.options["engine"]
     sink: SearchSink
     if engine == "postgres":
-        sink = PostgresSink(table.search, columns)
+        sink = PostgresSink(search, columns)
     elif engine == "tantivy":
-        sink = TantivySink(indexes, table.search, columns, database.connection)
+        sink = TantivySink(indexes, search, columns, database.connection)
     else:
-        raise Refused(f"{name} names a search engine that is not known here: {engine!r}.")
-    return embed, SearchDerivation(table.search, sink, columns)
+        raise Refused(f"{search.name} names a search engine that is not known here: {engine!r}.")
+    return SearchDerivation(search, sink, columns)
 
 
 def index_of(

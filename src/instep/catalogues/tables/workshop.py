@@ -13,7 +13,7 @@ from instep.app import Instep, Workshop
 from instep.catalogues.tables import plan as planning
 from instep.catalogues.tables import tables
 from instep.catalogues.tables.declare import Declared, declare
-from instep.catalogues.tables.derivations import build, index_of
+from instep.catalogues.tables.derivations import build, index_of, search_derivation
 from instep.catalogues.tables.model import EmbeddingModel
 from instep.catalogues.tables.options import TableOptions
 from instep.chunks.derivation import making_of, text_hashes
@@ -143,11 +143,15 @@ async def _prepare(made: Workshop, conn: Conn) -> None:
 
 async def remove_table(app: Instep, name: str) -> None:
     """Take everything away that was derived; also what a search engine keeps outside PostgreSQL."""
+    await app.forget(name)  # what this process holds of its index is given back
     async with app.database.connection() as conn:
-        known = name in await source_names(conn)
-        derivations = (await app.workshop(name)).derivations if known else ()
-        await tables.remove(conn, name, derivations, clock=app.clock)
-    await app.forget(name)
+        if name not in await source_names(conn):
+            await tables.remove(conn, name, clock=app.clock)
+            return
+        search = (await tables.shown(conn, name)).search
+        derivation = search_derivation(app.database, search, (), app.settings.data_dir / "indexes")
+        await tables.remove(conn, name, [derivation], clock=app.clock)
+        await derivation.sink.close()
 
 
 def _options(source: Source, embed: Declaration, search: Declaration) -> TableOptions:
