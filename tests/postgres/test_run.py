@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from psycopg import errors as pg
 from world import World
 
 from instep.engine import declared
@@ -370,3 +371,26 @@ async def test_a_condition_that_fails_everywhere_is_a_configuration_error(world)
     report = await world.run()
     assert "division_by_zero" in report.configuration
     assert report.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "report_of"),
+    [
+        (pg.UndefinedColumn("column title does not exist"), "configuration"),
+        (pg.InsufficientPrivilege("permission denied"), "configuration"),
+        (pg.DeadlockDetected("deadlock detected"), "outage"),
+    ],
+)
+async def test_trouble_that_is_no_items_is_neither_halved_nor_counted(world, error, report_of):
+    """A column dropped in the middle of a run must not dead-letter a catalogue, though the probe is well."""
+    await world.insert(20)
+
+    def fail(_):
+        raise error
+
+    world.derivation.faults.on_load = fail
+    report = await world.run()
+    assert str(error) in getattr(report, report_of)
+    assert (report.counters.failed, report.counters.dead, report.exit_code) == (0, 0, 1)
+    assert {(e["attempts"], e["token"], e["failed_at"]) for e in await world.entries()} == {(0, None, None)}
+    assert world.derivation.probes == 0

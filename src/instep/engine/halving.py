@@ -65,8 +65,13 @@ class Rescue:
     async def _judge(self, error: BaseException) -> Failed:
         """What the failure means, by the probe where that decides. Returns only an item's failure."""
         failed = classify(error)
-        if failed.meaning is Meaning.DATABASE:
+        if failed.meaning in (
+            Meaning.DATABASE,
+            Meaning.REPEAT,
+        ):  # REPEAT: the commit was repeated already, in vain
             raise Stopped("outage", failed.message) from error
+        if failed.meaning is Meaning.SCHEMA:
+            raise Stopped("configuration", failed.message) from error
         if (
             failed.meaning in (Meaning.BACKEND, Meaning.SETTING)
             or failed.deterministic
