@@ -61,7 +61,7 @@ _SECONDS = "seconds, more than 0"
 class Settings(BaseModel):
     """The settings of one process. Made by `load`; never changed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
 
     database_url: Annotated[
         str | None,
