@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
 from embedding_scene import CountingModel
 from tables_scene import ARTICLES, catalogue, declared, model
 
 from instep.catalogues.tables.plan import MEASURED_SECONDS, plan
 from instep.chunks.splitting import splitter_of
-from instep.errors import Outage
+from instep.errors import Outage, Refused
 from instep.text.compose import entity_text
 
 
@@ -99,3 +100,9 @@ async def test_a_model_that_is_out_leaves_the_time_open(conn):
     assert found.seconds is None
     assert "  time       not known" in found.lines()
     assert any("connection refused" in line for line in found.lines())
+
+
+async def test_a_condition_that_fails_on_a_row_is_refused(conn):
+    await rows(conn, 10)
+    with pytest.raises(Refused, match=r"fails on a row of .*: division by zero"):
+        await plan(conn, await declared(conn, where="1 / (length(title) - 7) > 0"), model())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from psycopg import errors, sql
+from psycopg import DataError, errors, sql
 
 from instep.catalogues.tables.declare import Declared
 from instep.catalogues.tables.model import EmbeddingModel, making
@@ -17,7 +17,7 @@ from instep.database.transactions import transaction
 from instep.engine.capture import TRIGGERS
 from instep.engine.declaration import fragments, quoted
 from instep.engine.ports import Conn
-from instep.errors import Outage, Permanent
+from instep.errors import Outage, Permanent, Refused
 from instep.text.compose import entity_text
 
 SAMPLE_ROWS = 500
@@ -124,10 +124,17 @@ async def plan(
     conn: Conn, declared: Declared, model: EmbeddingModel, *, runs_at: str = "", clock: Clock = SYSTEM
 ) -> Plan:
     """Look at the table, split a sample and embed some of it (at most `MEASURED_SECONDS`, or one call). `runs_at`:
-    the model server's address, to be shown. Writes nothing."""
+    the model server's address, to be shown. Writes nothing. Raises Refused for a condition that fails on a row."""
     relation, target = declared.relation, declared.embed_target
-    rows, eligible, counted = await _rows(conn, declared)
-    sample = await _sample(conn, declared, eligible)
+    try:
+        rows, eligible, counted = await _rows(conn, declared)
+        sample = await _sample(conn, declared, eligible)
+    except DataError as error:
+        said = error.diag.message_primary or str(error)
+        raise Refused(
+            f"The condition fails on a row of {relation.name}: {said}.",
+            hint="Mend the condition (nullif, coalesce, case), or that row.",
+        ) from error
     splitter = making(target, model).splitter
     texts = [entity_text(values) for values in sample]
     split = splitter.split_many(texts)
