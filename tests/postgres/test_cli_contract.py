@@ -76,6 +76,11 @@ def test_status_search_explain_dead_and_url(line: CommandLine) -> None:
     assert set(found) >= {"results", "facets", "semantic", "legs"}
     assert set(found["results"][0]) >= {"key", "score", "text", "highlights"}
     explained = line.run("explain", "packages.embed", "gnuchess", "--json").object
+    assert explained["key"] == "gnuchess"
+    line.run("tables", "add", "articles", "--text", "title", "--yes")
+    assert (
+        line.run("explain", "articles.embed", "1", "--json").object["key"] == 1
+    )  # as search and dead letters say it
     assert set(explained) >= {"eligible", "reasons", "content_hash", "stamps", "entry", "outputs", "next"}
     assert line.run("dead", "list", "--json").object == {"kinds": []}
     assert line.run("db", "url").out == line.dsn + "\n"

@@ -9,7 +9,6 @@ from typing import Any
 
 from instep.database.statements import Statements
 from instep.engine.declaration import Columns, Declaration, Key, Target, fragments
-from instep.engine.keys import format_key
 from instep.engine.ports import Conn
 
 Outputs = Mapping[str, Mapping[str, Any]]
@@ -95,7 +94,7 @@ class Explanation:
     def as_dict(self) -> dict[str, Any]:
         return {
             "name": self.derivation,
-            "key": format_key(self.key),
+            "key": self.key[0] if len(self.key) == 1 else list(self.key),  # as in search and dead letters
             "found": self.found,
             "eligible": self.eligible,
             "reasons": list(self.reasons),
