@@ -350,3 +350,20 @@ async def test_unknown_names_are_refused_with_near_ones(conn):
     with pytest.raises(Refused) as refused:
         await read_declaration(conn, "articles.embde")
     assert "articles.embed" in (refused.value.hint or "")
+
+
+async def test_row_level_security_that_came_later_clears_nothing(conn):
+    """A worker under a role that it hides rows from would see nothing, and clear everything."""
+    scene = await make(conn)
+    await scene.install()
+    role = f"reader_{conn.info.dbname}"
+    await conn.execute(
+        f"create role {role}; grant usage on schema instep to {role}; grant select on all tables in schema instep, public to"
+        f" {role}; alter table articles enable row level security"
+    )
+    assert (await verify(conn, "articles")).problems == ()  # its owner bypasses it
+    await conn.execute(f"set role {role}")
+    problems = (await verify(conn, "articles")).problems
+    assert "hides rows from this role" in problems[0].what
+    assert "bypassrls" in problems[0].mend
+    await conn.execute(f"reset role; drop owned by {role}; drop role {role}")

@@ -171,6 +171,10 @@ async def _located(conn: Conn, source_name: str) -> tuple[Source, tuple[Problem,
         mend = f"`instep tables remove {source_name}`, and add the table again if it was made anew."
         return recorded, (Problem(f"the table {schema}.{table} does not exist any more", mend),)
     source = replace(recorded, oid=found[0], schema=found[1], table=found[2])
+    if found[3]:  # turned on since, or this worker's role is another than the one that added the table
+        what = f"row-level security of {source.schema}.{source.table} hides rows from this role: they would be cleared"
+        mend = "Let instep's role bypass it: alter role … bypassrls; or let it own the table (without force)."
+        return source, (Problem(what, mend),)
     return source, tuple(_column_problems(source, columns, await capture.columns_now(conn, source.oid)))
 
 

@@ -79,7 +79,7 @@ with bearing as (
 candidate as (
     select oid from bearing
     union select i.inhparent from bearing join pg_catalog.pg_inherits as i on i.inhrelid = bearing.oid)
-select c.oid, n.nspname, c.relname
+select c.oid, n.nspname, c.relname, pg_catalog.row_security_active(c.oid)
 from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
 where c.relkind in ('r', 'p') and (c.oid = %(oid)s::oid or c.oid in (select oid from candidate))
 order by (c.oid in (select oid from candidate)) desc, c.oid = %(oid)s::oid desc,
