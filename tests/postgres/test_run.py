@@ -167,7 +167,7 @@ async def test_a_defect_in_one_item_does_not_stop_the_others(world):
     assert (await world.entry(7))["error_kind"] == "ZeroDivisionError"
 
 
-async def test_a_database_error_while_committing_one_item_is_recorded_with_its_attempt(world):
+async def test_c4_51_a_database_error_while_committing_one_item_is_recorded_with_its_attempt(world):
     """PEERS C4 51: never 'current transaction is aborted'."""
     await world.insert(20)
     await world.conn.execute("alter table instep.toy add constraint no_seven check (shout <> 'TITLE 7')")

@@ -78,7 +78,10 @@ def test_a_file_elsewhere_and_paths_relative_to_it(elsewhere: Path) -> None:
     ("environ", "says"),
     [
         ({"INSTEP_LEASE_SECONDS": "inf"}, "INSTEP_LEASE_SECONDS is 'inf': it takes seconds, more than 0"),
-        ({"INSTEP_CALL_TIMEOUT_SECONDS": "nan"}, "INSTEP_CALL_TIMEOUT_SECONDS is 'nan': it takes seconds; 0: no limit"),
+        (
+            {"INSTEP_CALL_TIMEOUT_SECONDS": "nan"},
+            "INSTEP_CALL_TIMEOUT_SECONDS is 'nan': it takes seconds; 0: no limit",
+        ),
         ({"INSTEP_BATCH_SIZE": "many"}, "INSTEP_BATCH_SIZE is 'many': it takes a whole number, at least 1"),
         ({"EMBED_CONCURRENCY": "0"}, "EMBED_CONCURRENCY is '0': it takes a whole number, at least 1"),
         ({"INSTEP_LEASE_SECONDS": "-1"}, "INSTEP_LEASE_SECONDS is '-1': it takes seconds, more than 0"),
