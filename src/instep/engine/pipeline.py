@@ -1,7 +1,7 @@
-"""Overlapping waves: while one is computed, the next is loaded and the last is committed.
+"""Overlapping waves: while one is computed, the next are loaded and the last are committed.
 
-At most three waves are in hand, so memory is bounded by three waves' contents. The model is never idle while there
-is something to load.
+At most five waves are in hand (one being loaded, one that is loaded, one computed, one for each writer being
+committed), so memory is bounded by five waves' contents. The model is never idle while there is something to load.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ async def drain(hands: Hands, stop: Stop) -> int:
 class _Drain:
     def __init__(self, hands: Hands, stop: Stop) -> None:
         self._hands, self._stop = hands, stop
-        self._loading: asyncio.Task[Wave | None] | None = None
-        self._committing: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._loaded: asyncio.Queue[Wave | Exception | None] = asyncio.Queue(maxsize=1)
+        self._committing: set[asyncio.Task[None]] = set()
         self._claimed = 0
 
     async def run(self) -> int:
@@ -40,14 +41,25 @@ class _Drain:
         return self._claimed
 
     async def _loop(self) -> None:
-        self._loading = asyncio.create_task(self._next())
+        self._loading = asyncio.create_task(self._load())
         while not self._stop.finishing:
-            wave = await self._loading
+            wave = await self._loaded.get()
+            if isinstance(wave, Exception):
+                raise wave
             if wave is None or self._stop.finishing:
                 break
-            self._loading = asyncio.create_task(self._next())
             await self._work(wave)
         await self._committed()
+
+    async def _load(self) -> None:
+        """Load ahead; what went wrong comes in its turn, after the waves that were loaded before it."""
+        outcome: Exception | None = None
+        try:
+            while (wave := await self._next()) is not None:
+                await self._loaded.put(wave)
+        except Exception as error:  # noqa: BLE001 - raised again by the one who waits for waves
+            outcome = error
+        await self._loaded.put(outcome)
 
     async def _next(self) -> Wave | None:
         """The next wave that has something to compute."""
@@ -73,8 +85,8 @@ class _Drain:
             await self._committed()
             await Rescue(hands).rescue(wave, error)
         else:
-            await self._committed()
-            self._committing = asyncio.create_task(self._commit(wave, results))
+            await self._committed(self._hands.writers - 1)
+            self._committing.add(asyncio.create_task(self._commit(wave, results)))
         hands.event("wave", size=len(wave.items), seconds=hands.clock.monotonic() - began)
 
     async def _commit(self, wave: Wave, results: Sequence[Output | Permanent]) -> None:
@@ -87,14 +99,16 @@ class _Drain:
             await rescue.refused(wave, bad)
         self._hands.event("committed", **self._hands.counters.as_dict())
 
-    async def _committed(self) -> None:
-        if self._committing is not None:
-            committing, self._committing = self._committing, None
-            await committing
+    async def _committed(self, still: int = 0) -> None:
+        """Until no more than `still` commits are under way. Raises what one of them raised."""
+        while len(self._committing) > still:
+            done, self._committing = await asyncio.wait(self._committing, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
 
     async def _let_go(self) -> None:
         """End what is under way and give back what is in hand. Runs outside the cancelled scope."""
-        tasks = [task for task in (self._loading, self._committing) if task is not None]
+        tasks = [*self._committing, *([self._loading] if self._loading else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

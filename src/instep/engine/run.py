@@ -34,6 +34,7 @@ FIRST_PASS_SECONDS = 3.0  # that a run waits for all its work to be found before
 OUTAGE_SECONDS = (5.0, 60.0)  # first and longest pause after an outage, with --follow
 FINISH_SECONDS = 60.0  # between looks at the vector index, with --follow, while changes never end
 HELD_SECONDS = 5.0  # between tries for an output that another worker drains, with --follow
+WRITERS = 2  # commits under way at once; an output outside PostgreSQL has one
 BEAT_SECONDS = 2.0
 
 
@@ -135,15 +136,16 @@ class _Run:
         self._buried = 0  # of the report's dead: those that finding made
 
     async def open(self) -> None:
-        for _ in range(3):
+        writers = WRITERS if self._derivation.sink.transactional else 1
+        for _ in range(2 + writers):  # reader, heartbeat, writers
             self._conns.append(await self._database.dedicated())
         name = self.report.name
         self._id = await self._value("start", derivation=name)
         for target in await declared.read_targets(self._conns[0], name):
-            reader, writer, _ = self._conns
+            reader, _, *own = self._conns
             self._hands.append(
                 Hands(
-                    self._derivation, target, reader, writer, self._clock, self._options.limits, self._observer,
+                    self._derivation, target, reader, own, self._clock, self._options.limits, self._observer,
                     self.report.counters,
                 )
             )  # fmt: skip
@@ -198,7 +200,7 @@ class _Run:
         token = self._options.token or self._clock.token()
         while True:
             try:
-                self._exclusive = await exclusive.acquire(self._conns[2], self.report.name, token)
+                self._exclusive = await exclusive.acquire(self._conns[1], self.report.name, token)
                 return
             except exclusive.HeldElsewhere as held:
                 self._held_elsewhere(held)
@@ -210,7 +212,7 @@ class _Run:
         self._observer.event("held elsewhere", fields)
 
     async def _prepare(self, target: Target) -> None:
-        conn, sink = self._conns[1], self._derivation.sink
+        conn, sink = self._conns[2], self._derivation.sink
         await sink.prepare(conn, target)
         if not await sink.intact(conn, target):
             self._observer.event("made again", {"derivation": self.report.name, "target": target.name})
@@ -283,7 +285,7 @@ class _Run:
 
     async def _sink_finish(self) -> None:
         for hands in self._hands:
-            await self._derivation.sink.finish(self._conns[1], hands.target)
+            await self._derivation.sink.finish(self._conns[2], hands.target)
 
     async def _finish_beside(self) -> None:
         """With --follow, changes are worked while a vector index is built. An output outside PostgreSQL has one writer,
@@ -307,7 +309,7 @@ class _Run:
 
     async def _beat(self, finding: Finding) -> None:
         """Renew the leases of what is in hand, the hold on the output, and the run's row; tell how much is left."""
-        conn = self._conns[2]
+        conn = self._conns[1]
         while True:
             for hands in self._hands:
                 await hands.renew(conn)
@@ -350,7 +352,7 @@ class _Run:
         self._count_found(finding)
         report.interrupted = report.interrupted or (self._stop.finishing and not self._options.follow)
         try:
-            conn = self._conns[2]
+            conn = self._conns[1]
             report.pending = sum([await hands.outbox.waiting(conn) for hands in self._hands])
             if self._exclusive is not None:
                 await self._exclusive.release(conn)
@@ -366,7 +368,7 @@ class _Run:
         )
 
     async def _value(self, statement: str, **values: object) -> int:
-        cursor = await self._conns[2].execute(self._sql[statement], values)
+        cursor = await self._conns[1].execute(self._sql[statement], values)
         row = await cursor.fetchone() if cursor.description else None
         return int(row[0]) if row else 0
 

@@ -58,14 +58,14 @@ class Abandoned(Exception):
 
 
 class Hands:
-    """Two connections and the waves in hand of one worker on one target.
+    """The connections and the waves in hand of one worker on one target.
 
-    The reader claims and loads, the writer commits and records: a wave is committed while the next is loaded.
-    A lock on each keeps transactions of concurrent tasks apart.
+    The reader claims and loads, writers commit and record: waves are committed while the next is loaded. A connection
+    serves one task at a time, which keeps transactions of concurrent tasks apart.
     """
 
     def __init__(
-        self, derivation: Derivation, target: Target, reader: Conn, writer: Conn, clock: Clock, limits: Limits, observer: Observer,
+        self, derivation: Derivation, target: Target, reader: Conn, writers: Sequence[Conn], clock: Clock, limits: Limits, observer: Observer,
         counters: Counters,
     ) -> None:  # fmt: skip
         self.derivation, self.target, self.clock = derivation, target, clock
@@ -81,8 +81,11 @@ class Hands:
         self.in_hand: dict[int, set[Key]] = {}
         self._leased: dict[int, float] = {}  # when the lease of each wave in hand began, by our clock
         self.succeeded = 0  # entries: tells a timeout of one item from an outage
-        self._reader, self._writer = reader, writer
-        self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
+        self.writers = len(writers)
+        self._reader, self._reading = reader, asyncio.Lock()
+        self._writers: asyncio.Queue[Conn] = asyncio.Queue()
+        for writer in writers:
+            self._writers.put_nowait(writer)
         self._batch = limits.batch
 
     @asynccontextmanager
@@ -92,8 +95,11 @@ class Hands:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Conn]:
-        async with self._writing:
-            yield self._writer
+        writer = await self._writers.get()
+        try:
+            yield writer
+        finally:
+            self._writers.put_nowait(writer)
 
     def event(self, name: str, **fields: object) -> None:
         self.observer.event(

@@ -21,6 +21,8 @@ def entity_text(values: Sequence[str | None]) -> str:
 
 
 def _column_text(value: str) -> str:
+    if value.isprintable() and "<" not in value and "&" not in value:
+        return value.strip()  # the common case: no markup, no control character, no broken Unicode
     # Again after the HTML: a character reference can spell what PostgreSQL could not hold.
     text = clean(html_to_text(value)) if looks_like_html(value) else clean(value)
     return text.strip()
