@@ -4,8 +4,8 @@
         await app.run(["articles"])
         answer = await app.search("articles", "how do I rotate a key")
 
-The app knows no catalogue by name: what a source's derivations are made of comes from the catalogue that its rows
-name (`registry.py`). Adding and removing tables is the tables catalogue's own: `instep.catalogues.tables`.
+The app knows no catalogue by name: what a source is made of comes from the catalogue that its rows name (`registry.py`).
+Adding and removing tables is the tables catalogue's own: `instep.catalogues.tables`.
 """
 
 from __future__ import annotations
@@ -103,8 +103,7 @@ class Instep:
     ) -> list[RunReport]:
         """Run sources ("articles": all their derivations) or single derivations ("articles.embed"); none: all.
         One report for each derivation. Raises Refused for unknown names, before any work."""
-        stop = stop or Stop()
-        chosen = await self._by_source(names)
+        stop, chosen = stop or Stop(), await self._by_source(names)
         if follow:
             async with asyncio.TaskGroup() as group:
                 following = [
@@ -284,6 +283,7 @@ class Instep:
             ]
 
     async def dead_letters(self, name: str, kind: str | None = None, limit: int = 100) -> list[Letter]:
+        """The letters of a source or a derivation, of one kind or all, the newest first. Raises Refused for an unknown name."""
         async with self.database.connection() as conn:
             declarations = await self._declarations(conn, [name])
             return [

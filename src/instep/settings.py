@@ -142,9 +142,6 @@ class Settings(BaseModel):
         BeforeValidator(_lower),
         Takes("debug, info, warning or error"),
     ] = Field("info", description="the least grave log line that is written, to stderr")
-    app: Annotated[str | None, Takes("module:app")] = Field(
-        None, description="where your own derivations are registered"
-    )
     demo_rows: Annotated[int | None, Takes("a whole number, at least 50", ("DEMO_ROWS",))] = Field(
         None, ge=50, description="rows that `instep demo` loads; unset: as many as take about two minutes"
     )

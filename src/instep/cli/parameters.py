@@ -34,7 +34,10 @@ Names = Annotated[
 ]
 Key = Annotated[
     str,
-    typer.Argument(metavar="KEY", help="The row's key; a composite one as a JSON array: '[\"de\", 4711]'."),
+    typer.Argument(
+        metavar="KEY",
+        help="The row's key; a composite one as a JSON array: '[\"de\", 4711]'; -- before a negative number.",
+    ),
 ]
 OptionalKey = Annotated[
     str | None,

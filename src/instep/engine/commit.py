@@ -65,6 +65,7 @@ class Committer:
         return {row[:-1]: row[-1] for row in await cursor.fetchall()}
 
     async def commit(self, conn: Conn, change: Change) -> Committed:
+        """Write what is still held under the wave's token, in one transaction. Raises what the sink or PostgreSQL raises, and then nothing was written."""
         async with transaction(conn, WORKER):
             held = await self._fence(conn, change)
             outputs = [output for output in change.outputs if output.key in held.places]

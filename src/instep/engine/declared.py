@@ -28,6 +28,7 @@ async def read_source(conn: Conn, name: str) -> Source:
 
 
 async def source_names(conn: Conn) -> list[str]:
+    """The names of all sources, sorted."""
     return [name for (name,) in await (await conn.execute(_SQL["source_names"], {})).fetchall()]
 
 
@@ -68,6 +69,7 @@ async def read_targets(conn: Conn, derivation: str) -> list[Target]:
 
 
 async def write_source(conn: Conn, source: Source) -> None:
+    """Insert or update the row of a source."""
     key = [{"name": c.name, "type": c.type, "collation": c.collation} for c in source.key]
     values = {"name": source.name, "oid": source.oid, "schema": source.schema, "table": source.table}
     await conn.execute(_SQL["write_source"], {**values, "key": Jsonb(key), "parts": list(source.parts)})

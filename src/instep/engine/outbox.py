@@ -109,9 +109,11 @@ class Outbox:
         return await self._by_token(conn, "renew", token, keys, lease=self.lease_seconds)
 
     async def release(self, conn: Conn, token: int, keys: Sequence[Key]) -> int:
+        """Give back, uncounted; the number that were still ours. An outage, a shutdown, too much for one wave."""
         return await self._by_token(conn, "release", token, keys)
 
     async def park(self, conn: Conn, token: int, keys: Sequence[Key]) -> int:
+        """Give back what ran out of time, not to be claimed before its lease would have ended; the number still ours."""
         return await self._by_token(conn, "park", token, keys)
 
     async def fail(self, conn: Conn, token: int, failures: Sequence[Failure]) -> Recorded:
@@ -138,6 +140,7 @@ class Outbox:
         return Recorded(len(rows) - given_back - dead, dead, given_back, len(failures) - len(rows))
 
     async def waiting(self, conn: Conn, limit: int = 1_000_000) -> int:
+        """Entries that are no dead letters, leased and parked ones too, counted up to `limit`."""
         return int((await self._fetch(conn, "waiting", limit=limit))[0][0])
 
     async def _claim(self, conn: Conn, order: str, limit: int, token: int) -> list[Entry]:

@@ -17,7 +17,7 @@ import orjson
 import psycopg
 
 from instep.clock import Clock
-from instep.database.outages import is_schema
+from instep.database.outages import is_outage
 from instep.database.statements import Statements
 from instep.engine import declared, exclusive, sweep
 from instep.engine.declaration import Source, Target, fragments
@@ -163,7 +163,7 @@ class _Run:
         except exclusive.HeldElsewhere as held:
             detail = str(held)
         except psycopg.Error as error:
-            self._stopped(Stopped("configuration" if is_schema(error) else "outage", describe(error)))
+            self._stopped(Stopped("outage" if is_outage(error) else "configuration", describe(error)))
         except asyncio.CancelledError:
             self._cancelled()
             if self.finding_failed is None:
@@ -186,7 +186,7 @@ class _Run:
                 InstepError() as error
             ):  # capture, a condition or the table itself is broken: a person mends it
                 self.report.configuration = f"{error}: {error.hint}" if error.hint else str(error)
-            case psycopg.Error() as error if is_schema(error):
+            case psycopg.Error() as error if not is_outage(error):
                 self.report.configuration = describe(error)
             case psycopg.Error() as error:
                 self.report.outage = describe(error)

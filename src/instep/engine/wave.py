@@ -115,7 +115,11 @@ class Hands:
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            await asyncio.wait([claiming], timeout=CLAIM_GRACE_SECONDS)
+            done, _ = await asyncio.wait([claiming], timeout=CLAIM_GRACE_SECONDS)
+            if not done:
+                claiming.cancel()  # left to its lease: the database does not answer
+            elif (error := claiming.exception()) is not None:
+                self.event("claim failed while stopping", message=str(error))
             raise
 
     async def _claim(self) -> Wave | None:
