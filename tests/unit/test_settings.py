@@ -67,11 +67,11 @@ def test_an_empty_value_is_no_value() -> None:
 
 def test_a_file_elsewhere_and_paths_relative_to_it(elsewhere: Path) -> None:
     (elsewhere / "sub").mkdir()
-    (elsewhere / "sub" / "my.toml").write_text('data_dir = "data"\napp = "shop:app"\n')
+    (elsewhere / "sub" / "my.toml").write_text('data_dir = "data"\nlog_level = "error"\n')
     settings = Settings.load(environ={"INSTEP_CONFIG": "sub/my.toml"})
     assert settings.data_dir == elsewhere / "sub" / "data"
     assert settings.models_path == elsewhere / "sub" / "data" / "models"
-    assert settings.app == "shop:app"
+    assert settings.log_level == "error"
 
 
 @pytest.mark.parametrize(
