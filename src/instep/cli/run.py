@@ -167,7 +167,11 @@ def following(reports: Sequence[RunReport], seen: Watch) -> Iterator[str]:
             yield f"  nothing was counted as failed; when it answers again: instep run {report.name}"
         if report.configuration:
             yield f"{report.name} stopped: {report.configuration}"
-            yield f"  nothing was counted as failed; instep config shows the settings, then: instep run {report.name}"
+            source = report.name.split(".")[0]
+            yield (
+                f"  nothing was counted as failed; mend that (instep config shows the settings, instep tables show {source} "
+                f"the table), then: instep run {report.name}"
+            )
     stopped = [report.name for report in reports if report.interrupted and report.pending]
     if stopped:
         yield f"Stopped as you asked. To go on: instep run {' '.join(stopped)}"
