@@ -49,6 +49,20 @@ async def test_what_arrives_above_the_cursor_is_found_before_the_claim_comes_bac
     assert [e.key[0] for e in await outbox.claim(world.conn, 3, 2)] == [99]
 
 
+async def test_each_order_goes_on_from_where_it_was(world):
+    """Else every claim of the oldest walks over all that the earlier ones have left dead under an old snapshot."""
+    await waiting(world, 40, "timestamptz '2026-01-01' + g * interval '1 day'")
+    outbox = world.outbox()
+    claimed = [(await outbox.claim(world.conn, 1, token))[0].key[0] for token in range(1, 17)]
+    assert (claimed[7], claimed[15]) == (1, 2)
+    assert outbox._cursor["oldest"].key == (2,)
+    # A row that is older than the cursor waits until the order starts anew.
+    await world.conn.execute("insert into articles values (99, 'old', true, '2020-01-01')")
+    await world.absorb()
+    later = [(await outbox.claim(world.conn, 1, token))[0].key[0] for token in range(17, 25)]
+    assert later[7] == 3
+
+
 async def test_two_claimers_never_share_an_entry(world):
     await waiting(world, 400)
     conns = [await world.dedicated() for _ in range(4)]

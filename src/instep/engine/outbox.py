@@ -20,7 +20,9 @@ from instep.engine.ports import Conn, Entry
 
 SUSPECT_CLAIMS = 5  # claims without any result after which an entry is run alone, last
 OLDEST_EVERY = 8  # one claim in so many takes the oldest, so that new rows cannot starve old ones
-RESTART_EVERY = 8  # claims after which the cursor goes back to the top, for what arrived meanwhile
+RESTART_EVERY = (
+    8  # claims in one order after which its cursor goes back to the start, for what arrived meanwhile
+)
 BACKOFF_SECONDS = 4.0  # before the second try; doubles with each attempt
 
 
@@ -72,13 +74,15 @@ class Outbox:
         )  # fmt: skip
         self._cursor: dict[str, Entry | None] = {"newest": None, "oldest": None}
         self._claims = 0
+        self._since = {"newest": 0, "oldest": 0}  # claims in each order
 
     async def claim(self, conn: Conn, limit: int, token: int) -> list[Entry]:
         """Up to `limit` entries under `token`; empty only when nothing can be claimed but suspects."""
         self._claims += 1
-        if self._claims % RESTART_EVERY == 0:
-            self._cursor = dict.fromkeys(self._cursor)
         order = "oldest" if self._claims % OLDEST_EVERY == 0 else "newest"
+        self._since[order] += 1
+        if self._since[order] % RESTART_EVERY == 0:
+            self._cursor[order] = None
         entries = await self._claim(conn, order, limit, token)
         if not entries and self._cursor[order] is not None:
             self._cursor[order] = None
