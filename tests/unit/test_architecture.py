@@ -6,7 +6,6 @@ Each check is a function from text to findings, shown to find what it is for, th
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import subprocess
 import sys
@@ -257,9 +256,6 @@ def test_console_and_web_are_for_faces_alone(file: Path) -> None:
     assert not [name for name in imported if re.match(r"instep\.(console|web)\b", name)]
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("instep.cli.main") is None, reason="there is no instep.cli.main yet"
-)
 def test_help_loads_nothing_heavy() -> None:
     heavy = ("numpy", "onnxruntime", "onnx", "fastapi", "tantivy", "tokenizers", "sqlalchemy", "aiohttp")
     code = f"import instep.cli.main, sys; print(*[name for name in {heavy!r} if name in sys.modules])"

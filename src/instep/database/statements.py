@@ -49,7 +49,7 @@ class Statements(dict[str, bytes]):
     this binding lacks, as long as those are not used.
     """
 
-    def __init__(self, package: str, file: str, **fragments: sql.Composable) -> None:
+    def __init__(self, package: str, file: str, /, **fragments: sql.Composable) -> None:
         super().__init__()
         self._package, self._file, self._fragments = package, file, fragments
 

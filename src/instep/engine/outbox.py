@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from instep.clock import Clock
-from instep.database.statements import Statements
+from instep.database.statements import Statements, compose, fragment
 from instep.database.transactions import INDEX_ONLY, WORKER, transaction
 from instep.engine.declaration import Columns, Declaration, Key, Target, fragments
 from instep.engine.ports import Conn, Entry
 
+_FILE = ("instep.engine", "outbox.sql")
 SUSPECT_CLAIMS = 5  # claims without any result after which an entry is run alone, last
 OLDEST_EVERY = 8  # one claim in so many takes the oldest, so that new rows cannot starve old ones
 RESTART_EVERY = (
@@ -61,17 +62,14 @@ class Outbox:
         self.columns, self.target, self.clock = columns, target, clock
         self.lease_seconds, self.max_attempts = lease_seconds, max_attempts
         self._sql = Statements(
-            "instep.engine",
-            "outbox.sql",
+            *_FILE,
             **fragments(declaration),
-            key_asc=columns.listed(order="asc"),
-            key_c_desc=columns.listed("c", "desc"),
-            key_c_asc=columns.listed("c", "asc"),
             key_failures=columns.unnest(
                 ("generation", "integer"), ("kind", "text"), ("message", "text"),
                 ("deterministic", "boolean"), ("hash", "bytea"), ("jitter", "float8"),
             ),
         )  # fmt: skip
+        self._sql |= _claims(declaration)
         self._cursor: dict[str, Entry | None] = {"newest": None, "oldest": None}
         self._claims = 0
         self._since = {"newest": 0, "oldest": 0}  # claims in each order
@@ -178,3 +176,20 @@ class Outbox:
     def _entry(self, row: tuple[Any, ...]) -> Entry:
         width = len(self.columns.names)
         return Entry(row[:width], *row[width:])
+
+
+def _claims(declaration: Declaration) -> dict[str, bytes]:
+    """The claim's statement in each order, from the start and (`_after`) from a cursor on."""
+    columns, shared = Columns(declaration.source.key), fragments(declaration)
+    statements: dict[str, bytes] = {}
+    for name, order, beyond in (("newest", "desc", "<"), ("oldest", "asc", ">")):
+        ordered = {
+            "order": fragment(order),
+            "key_ordered": columns.listed(order=order),
+            "key_c_ordered": columns.listed("c", order),
+        }
+        past = compose(*_FILE, "past_cursor", **shared, beyond=fragment(beyond))
+        for suffix, past_cursor in (("", fragment("")), ("_after", past)):
+            statement = compose(*_FILE, "claim", **shared, **ordered, past_cursor=past_cursor)
+            statements[f"claim_{name}{suffix}"] = statement.as_bytes(None)
+    return statements

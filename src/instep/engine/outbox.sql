@@ -4,9 +4,10 @@
 -- Entries of given keys are looked up key by key (LATERAL, not pulled up): as a join, this read the whole outbox
 -- without statistics, and under enable_sort = off with any (test_plans.py).
 
--- name: claim_newest
--- By ctid: a join on the key takes 240 to 350 ms under a generic plan. May come back short when a row
--- changes in the middle of it: only 0 means empty. The last row returned is the cursor of the next claim.
+-- name: claim
+-- One shape for both orders, newest and oldest first, from the start and from a cursor on. By ctid: a join on the key
+-- takes 240 to 350 ms under a generic plan. May come back short when a row changes in the middle of it: only 0 means
+-- empty. The last row returned is the cursor of the next claim.
 with claimed as (
     update {outbox} o
     set lease_until = now() + make_interval(secs => %(lease)s), token = %(token)s, claims = claims + 1
@@ -14,55 +15,15 @@ with claimed as (
         select ctid from {outbox}
         where target = %(target)s and failed_at is null and not_before is null
             and (lease_until is null or lease_until < now()) and claims < %(suspect)s
-        order by sort_key desc, {key_desc}
+            {past_cursor}
+        order by sort_key {order}, {key_ordered}
         limit %(limit)s for update skip locked))
     returning {key_o}, o.generation, o.claims, o.sort_key
 )
-select {key_c}, generation, claims, sort_key::text from claimed c order by c.sort_key desc, {key_c_desc}
+select {key_c}, generation, claims, sort_key::text from claimed c order by c.sort_key {order}, {key_c_ordered}
 
--- name: claim_newest_after
-with claimed as (
-    update {outbox} o
-    set lease_until = now() + make_interval(secs => %(lease)s), token = %(token)s, claims = claims + 1
-    where ctid = any(array(
-        select ctid from {outbox}
-        where target = %(target)s and failed_at is null and not_before is null
-            and (lease_until is null or lease_until < now()) and claims < %(suspect)s
-            and (sort_key, {key}) < (%(after)s::timestamptz, {key_values})
-        order by sort_key desc, {key_desc}
-        limit %(limit)s for update skip locked))
-    returning {key_o}, o.generation, o.claims, o.sort_key
-)
-select {key_c}, generation, claims, sort_key::text from claimed c order by c.sort_key desc, {key_c_desc}
-
--- name: claim_oldest
-with claimed as (
-    update {outbox} o
-    set lease_until = now() + make_interval(secs => %(lease)s), token = %(token)s, claims = claims + 1
-    where ctid = any(array(
-        select ctid from {outbox}
-        where target = %(target)s and failed_at is null and not_before is null
-            and (lease_until is null or lease_until < now()) and claims < %(suspect)s
-        order by sort_key asc, {key_asc}
-        limit %(limit)s for update skip locked))
-    returning {key_o}, o.generation, o.claims, o.sort_key
-)
-select {key_c}, generation, claims, sort_key::text from claimed c order by c.sort_key asc, {key_c_asc}
-
--- name: claim_oldest_after
-with claimed as (
-    update {outbox} o
-    set lease_until = now() + make_interval(secs => %(lease)s), token = %(token)s, claims = claims + 1
-    where ctid = any(array(
-        select ctid from {outbox}
-        where target = %(target)s and failed_at is null and not_before is null
-            and (lease_until is null or lease_until < now()) and claims < %(suspect)s
-            and (sort_key, {key}) > (%(after)s::timestamptz, {key_values})
-        order by sort_key asc, {key_asc}
-        limit %(limit)s for update skip locked))
-    returning {key_o}, o.generation, o.claims, o.sort_key
-)
-select {key_c}, generation, claims, sort_key::text from claimed c order by c.sort_key asc, {key_c_asc}
+-- name: past_cursor
+and (sort_key, {key}) {beyond} (%(after)s::timestamptz, {key_values})
 
 -- name: claim_suspect
 -- Claimed several times without any result: alone, and only when nothing else is left.
