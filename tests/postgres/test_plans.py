@@ -71,7 +71,7 @@ def statements(scene: Scene) -> Mapping[str, tuple[bytes, Mapping[str, Any], tup
         "fail": (outbox._sql["fail"], failures, ()),
         "absorb": (absorb, {"source": "articles", "cursor": 0, "limit": WAVE}, fast),
         "read_stamps": (committer._sql["read_stamps"], ours, ()),
-        "lock_entries": (committer._sql["lock_entries"], ours, (WORKER,)),
+        "fence": (committer._sql["fence"], {**ours, "id": target.id}, (WORKER,)),
         "stamp": (committer._sql["stamp"], {**ours, **hashes}, (WORKER,)),
         "unstamp": (committer._sql["unstamp"], ours, (WORKER,)),
     }  # fmt: skip
@@ -94,7 +94,7 @@ async def test_hot_statements_stay_on_their_indexes(conn, statistics):
             plan = await plan_of(conn, statement, values, form, *settings)
             if found := faults(plan, 2 * WAVE):
                 bad[form, name] = found, plan
-            if name == "lock":  # sorted keys outside, each row locked inside: in key order
+            if name in ("lock", "fence"):  # sorted keys outside, each row locked inside: in key order
                 assert re.search(r"Nested Loop.*Sort Key: k.*LockRows.*Index Scan", plan, re.DOTALL), plan
     assert not bad, "\n\n".join(f"{case}: {found}\n{plan}" for case, (found, plan) in bad.items())
 

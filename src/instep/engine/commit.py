@@ -82,17 +82,12 @@ class Committer:
 
     async def _fence(self, conn: Conn, change: Change) -> _Held:
         """Lock target and entries; keep what is still ours."""
-        state = await (await conn.execute(self._sql["lock_target"], {"id": self._target.id})).fetchone()
-        if state is None or state[0] == "retired":
-            return _Held({})
         claimed = {entry.key: entry.generation for entry in change.entries}
-        cursor = await conn.execute(
-            self._sql["lock_entries"], {"target": self._target.name, **self._columns.arrays(claimed)}
-        )
-        rows = [(row[1:-2], row[0], row[-1]) for row in await cursor.fetchall() if row[-2] == change.token]
+        of = {"id": self._target.id, "token": change.token}
+        rows = await (await conn.execute(self._sql["fence"], of | self._columns.arrays(claimed))).fetchall()
         return _Held(
-            {key: place for key, place, _ in rows},
-            frozenset(key for key, _, generation in rows if generation != claimed[key]),
+            {row[1:-1]: row[0] for row in rows},
+            frozenset(row[1:-1] for row in rows if row[-1] != claimed[row[1:-1]]),
         )
 
     async def _stamp(self, conn: Conn, outputs: Sequence[Output], cleared: Sequence[Key]) -> None:

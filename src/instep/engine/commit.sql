@@ -1,12 +1,14 @@
 -- One wave's commit: fence, outputs (by the sink), stamps, entries. One transaction.
 
--- name: lock_target
-select state from instep.target where id = %(id)s for share
-
--- name: lock_entries
--- In key order. What is not here any more, or has another token, is superseded.
-select o.ctid::text, {key_o}, o.token, o.generation from {key_unnest} join {outbox} o on {on_o_k}
-where o.target = %(target)s order by {key_o} for update of o
+-- name: fence
+-- The target's row first, then what is ours, in key order: each row looked up depends on the one before it.
+-- What is not here any more, or has another token, is superseded.
+select o.place, {key_o}, o.generation
+from (select target from instep.target where id = %(id)s and state <> 'retired' for share) t
+cross join (select {key_k} from {key_unnest} order by {key_k}) k
+cross join lateral (
+    select o.ctid::text as place, {key_o}, o.generation from {outbox} o
+    where {on_o_k} and o.target = t.target and o.token = %(token)s for update) o
 
 -- name: read_stamps
 select {key_s}, s.content_hash from {key_unnest} join {stamp} s on {on_s_k} where s.target = %(target)s
