@@ -151,6 +151,7 @@ async def scene(
     target = Target(1, "articles.embed", "counting-chunked-1000c-v1", "reading", spec)
     statements = Statements("instep.engine", "install.sql", **fragments(declaration))
     await conn.execute(statements["create_outbox"], {})
+    await conn.execute(statements["create_stamp"], {})
     model = CountingModel(dimensions)
     more = {} if content_bytes is None else {"content_bytes": content_bytes}
 

@@ -19,9 +19,14 @@ async def fill(s: Scene, count: int, type_vectors: np.ndarray | None = None) -> 
     outputs = []
     for k in range(count):
         digest = k.to_bytes(32, "big")
-        chunks = EntityChunks((digest,), (0,), (1,), {digest: str(k)}, vectors[k : k + 1])
+        chunks = EntityChunks((digest,), (0,), (1,), {digest: str(k)}, vectors, (k,))
         outputs.append(Output((k,), b"h", chunks))
     await s.write(outputs)
+    await s.conn.execute(
+        "insert into instep.stamp_articles_embed (key_1, target, content_hash)"
+        " select g, %s, 'h' from generate_series(0, %s - 1) g on conflict do nothing",
+        (s.target.name, count),
+    )
     return vectors
 
 
@@ -88,7 +93,7 @@ async def test_dead_letters_do_not_postpone(conn):
     await fill(s, 1200)
     await wait(s, 500)
     await conn.execute("update instep.outbox_articles_embed set failed_at = now()")
-    assert await vector_index.look(conn, s.tables, s.declaration.outbox, s.target) == "due"
+    assert await vector_index.look(conn, s.tables, s.declaration, s.target) == "due"
 
 
 async def test_invalid_leftover_is_dropped_first(conn):

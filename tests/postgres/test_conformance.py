@@ -125,7 +125,7 @@ class Chunks(Table):
         if not text:
             return None
         vector = [round(float(number), 4) for number in vector_of(text, DIMENSIONS)]
-        return [(text, vector), ([0], [len(text)])]
+        return [(text, vector)]  # and no span: one chunk that is the whole text needs none
 
 
 class Search(Table):

@@ -66,11 +66,13 @@ async def test_the_view_shows_chunks_in_order(conn):
     await added(conn, text=("text",), splitter="100c")
     first, second = "The first paragraph stands here. " * 2, "A second one, and it is other. " * 2
     await conn.execute("insert into articles values (1, %s), (2, null)", (f"{first}\n\n{second}\n\n{first}",))
+    await conn.execute("insert into articles values (3, 'short: one chunk')")
     await fill(conn)
     shown_rows = await rows(
         conn,
-        'select "Key id", ordinal, start, "end", text, length(text_hash) from instep.articles_chunks order by 2',
+        'select "Key id", ordinal, start, "end", text, length(text_hash) from instep.articles_chunks order by 1, 2',
     )
+    assert shown_rows.pop() == (3, 0, 0, 16, "short: one chunk", 32)
     assert [row[1] for row in shown_rows] == [0, 1, 2]
     assert [row[4] for row in shown_rows] == [first.strip(), second.strip(), first.strip()]
     whole = f"{first}\n\n{second}\n\n{first}"

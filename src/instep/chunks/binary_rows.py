@@ -65,24 +65,26 @@ def key_writer(key: Sequence[KeyColumn]) -> Callable[[Key], bytes]:
     return lambda value: b"".join(writer(part) for writer, part in zip(writers, value, strict=True))
 
 
-def vector_fields(vectors: Vectors, type: str) -> list[bytes]:
+def vector_fields(vectors: Vectors, type: str) -> list[memoryview]:
     """Each row of `vectors` (n, d) as a field of pgvector's type `vector` or `halfvec`."""
     import numpy as np
 
     count, dimensions = vectors.shape
-    values = vectors.astype(">f2" if type == "halfvec" else ">f4")
-    width = values.itemsize * dimensions
-    fields = np.empty((count, 8 + width), dtype=np.uint8)
-    fields[:, :8] = np.frombuffer(struct.pack(">ihh", 4 + width, dimensions, 0), dtype=np.uint8)
-    fields[:, 8:] = np.ascontiguousarray(values).view(np.uint8).reshape(count, width)
-    blob, size = fields.tobytes(), 8 + width
+    number = np.dtype(">f2" if type == "halfvec" else ">f4")
+    width = number.itemsize * dimensions
+    fields = np.empty(count, dtype=[("head", "V8"), ("numbers", number, (dimensions,))])
+    fields["head"] = np.void(struct.pack(">ihh", 4 + width, dimensions, 0))
+    fields["numbers"] = vectors
+    blob, size = fields.view(np.uint8).data, 8 + width
     return [blob[at : at + size] for at in range(0, count * size, size)]
 
 
-def chunk_rows(key_columns: int, rows: Sequence[tuple[bytes, bytes, str]], vectors: Sequence[bytes]) -> bytes:
+def chunk_rows(
+    key_columns: int, rows: Sequence[tuple[bytes, bytes, str]], vectors: Sequence[memoryview]
+) -> bytes:
     """COPY data for (key, text_hash, text, vector); `rows` give the key's fields, the hash and the text."""
     opening = struct.pack(">h", key_columns + 3)
-    parts = [HEADER]
+    parts: list[bytes | memoryview] = [HEADER]
     pack = _LENGTH.pack
     for (key, digest, text), vector in zip(rows, vectors, strict=True):
         encoded = text.encode()

@@ -269,20 +269,10 @@ def _output(
         for place, digest in zip(places, fresh, strict=True):
             if place in failures:
                 return _of_chunk(failures[place], prepared, digest)
-    chunks = EntityChunks(hashes, starts, ends, fresh, _rows(embedded.vectors, places))
+    whole = len(hashes) == 1 and starts[0] == 0 and ends[0] == len(texts[hashes[0]])
+    chunks = EntityChunks(hashes, starts, ends, fresh, embedded.vectors, places, whole)
     truncated = sum(place in embedded.truncated for place in places) if embedded.truncated else 0
     return Output(item.key, item.hash, chunks, len(reusable), truncated)
-
-
-def _rows(vectors: Vectors, places: Sequence[int]) -> Vectors:
-    """A view where the rows follow one another, which is so unless texts repeat."""
-    if len(places) == 1:
-        return vectors[places[0] : places[0] + 1]
-    if not places:
-        return vectors[:0]
-    if all(place == at for at, place in enumerate(places, places[0])):
-        return vectors[places[0] : places[-1] + 1]
-    return vectors[list(places)]
 
 
 def _of_chunk(failure: Permanent, prepared: PreparedText, digest: bytes) -> Permanent:

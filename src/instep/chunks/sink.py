@@ -16,7 +16,7 @@ from psycopg import sql
 
 from instep.chunks import vector_index
 from instep.chunks.binary_rows import chunk_rows, key_writer, layout_rows, vector_fields
-from instep.chunks.entity_chunks import EntityChunks
+from instep.chunks.entity_chunks import EntityChunks, Vectors
 from instep.chunks.key_arrays import key_arrays, placed
 from instep.chunks.names import ChunkTables, chunk_tables
 from instep.chunks.vector_type import fits_page, known_type, pgvector_schema
@@ -72,7 +72,7 @@ class ChunkSink:
         gone: list[tuple[Key, bytes]] = []
         moved: list[Key] = []
         fresh: list[tuple[bytes, bytes, str]] = []
-        parts: list[Any] = []
+        vectors: list[tuple[Vectors, Sequence[int]]] = []
         layouts: list[tuple[bytes, Sequence[bytes], Sequence[int], Sequence[int]]] = []
         for place, output in enumerate(outputs):
             chunks: EntityChunks = output.value
@@ -82,8 +82,9 @@ class ChunkSink:
                 if chunks.hashes:
                     fields = self._key_fields(output.key)
                     fresh += [(fields, digest, text) for digest, text in chunks.fresh.items()]
-                    parts.append(chunks.vectors)
-                    layouts.append((fields, chunks.hashes, chunks.starts, chunks.ends))
+                    vectors.append((chunks.vectors, chunks.rows))
+                    if not chunks.whole:
+                        layouts.append((fields, chunks.hashes, chunks.starts, chunks.ends))
                 if place in old_layouts:
                     moved.append(output.key)
                 continue
@@ -92,18 +93,21 @@ class ChunkSink:
             self._check_reused(output.key, wanted - held - chunks.fresh.keys())
             gone += [(output.key, digest) for digest in held - wanted]
             fields = self._key_fields(output.key)
-            rows = [row for row, digest in enumerate(chunks.fresh) if digest not in held]
+            rows = [row for row, digest in zip(chunks.rows, chunks.fresh, strict=True) if digest not in held]
             if rows:
                 fresh += [
                     (fields, digest, text) for digest, text in chunks.fresh.items() if digest not in held
                 ]
-                parts.append(chunks.vectors[rows])
+                vectors.append((chunks.vectors, rows))
             layout = old_layouts.get(place)
-            if layout != (chunks.hashes, chunks.starts, chunks.ends):
+            needed = (
+                None if chunks.whole or not chunks.hashes else (chunks.hashes, chunks.starts, chunks.ends)
+            )
+            if layout != needed:
                 if layout is not None:
                     moved.append(output.key)
-                if chunks.hashes:
-                    layouts.append((fields, chunks.hashes, chunks.starts, chunks.ends))
+                if needed is not None:
+                    layouts.append((fields, *needed))
         for place in range(len(outputs), len(keys)):
             gone += [(keys[place], digest) for digest in old_hashes.get(place, ())]
             if place in old_layouts:
@@ -116,14 +120,17 @@ class ChunkSink:
         if moved:
             await conn.execute(statements["delete_layouts"], key_arrays(self._columns, moved))
         if fresh:
-            await self._copy_chunks(conn, target, fresh, parts)
+            data = chunk_rows(
+                len(self._columns.key), fresh, vector_fields(_gathered(vectors), str(target.spec["type"]))
+            )
+            await _copy(conn, statements["copy_chunks"], data)
         if layouts:
             await _copy(conn, statements["copy_layouts"], layout_rows(len(self._columns.key), layouts))
 
     async def finish(self, conn: Conn, target: Target) -> None:
         """Build the vector index when the first fill is as good as over: `vector_index`."""
-        tables, outbox = self._tables(target), self._declaration.outbox
-        outcome = await vector_index.look(conn, tables, outbox, target)
+        tables = self._tables(target)
+        outcome = await vector_index.look(conn, tables, self._declaration, target)
         if outcome != "due" or self._dedicated is None:
             return
         own = await self._dedicated()
@@ -155,16 +162,6 @@ class ChunkSink:
             row[0] - 1: (tuple(row[2]), tuple(row[3]), tuple(row[4])) for row in rows if row[2] is not None
         }
         return hashes, layouts
-
-    async def _copy_chunks(
-        self, conn: Conn, target: Target, fresh: Sequence[tuple[bytes, bytes, str]], parts: Sequence[Any]
-    ) -> None:
-        import numpy as np
-
-        vectors = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        fields = vector_fields(vectors, str(target.spec["type"]))
-        data = chunk_rows(len(self._columns.key), fresh, fields)
-        await _copy(conn, self._statements(target)["copy_chunks"], data)
 
     def _check_reused(self, key: Key, missing: set[bytes]) -> None:
         if missing:
@@ -199,6 +196,18 @@ class ChunkSink:
             bound = Statements("instep.chunks", "sink.sql", **self._fragments(target))
             self._bound[target.id] = bound
         return bound
+
+
+def _gathered(parts: Sequence[tuple[Vectors, Sequence[int]]]) -> Vectors:
+    """The rows of all parts in their order. A wave's parts share one array: then nothing is copied, or once."""
+    shared = parts[0][0]
+    if any(vectors is not shared for vectors, _ in parts):
+        import numpy as np
+
+        return np.concatenate([vectors[list(rows)] for vectors, rows in parts])
+    rows = [row for _, rows in parts for row in rows]
+    first, count = rows[0], len(rows)
+    return shared[first : first + count] if rows == list(range(first, first + count)) else shared[rows]
 
 
 async def _copy(conn: Conn, statement: bytes, data: bytes) -> None:

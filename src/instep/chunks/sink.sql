@@ -17,6 +17,7 @@ alter table {chunk} alter column vector set storage plain, alter column text set
 
 -- name: create_layout
 -- Ordinals and spans stand apart: a paragraph put on top renumbers all, and must rewrite no vector.
+-- An entity whose one chunk is its whole text has no row: short texts, which are most, cost one write less.
 create table if not exists {layout} (
     {key_definitions},
     text_hashes bytea[] not null,       -- in ordinal order
@@ -53,6 +54,9 @@ copy {layout} ({key}, text_hashes, starts, ends) from stdin (format binary)
 drop table if exists {chunk}, {layout}
 
 -- name: describe
-select cardinality(l.text_hashes), l.ends[cardinality(l.ends)],
-    (select count(*) from {chunk} c where ({key_c}) = ({key_values}))
-from {layout} l where ({key_l}) = ({key_values})
+select coalesce(cardinality(l.text_hashes), c.vectors), coalesce(l.ends[cardinality(l.ends)], c.characters), c.vectors
+from (
+    select count(*) as vectors, coalesce(max(length(c.text)), 0) as characters
+    from {chunk} c where ({key_c}) = ({key_values})
+) c
+left join {layout} l on ({key_l}) = ({key_values})

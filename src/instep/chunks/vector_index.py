@@ -18,7 +18,7 @@ from instep.chunks.names import ChunkTables
 from instep.chunks.vector_type import known_type, pgvector_schema
 from instep.database.statements import Statements
 from instep.database.transactions import transaction
-from instep.engine.declaration import Target
+from instep.engine.declaration import Declaration, Target
 from instep.engine.ports import Conn
 
 FEWEST_ROWS = 1_000
@@ -30,9 +30,9 @@ Seen = Literal["valid", "too few", "filling", "due"]
 Built = Literal["valid", "busy", "built"]
 
 
-async def look(conn: Conn, tables: ChunkTables, outbox: sql.Identifier, target: Target) -> Seen:
+async def look(conn: Conn, tables: ChunkTables, declaration: Declaration, target: Target) -> Seen:
     """Whether it is time to build: cheap where the index stands or the table is small."""
-    statements = _bound(tables, outbox=outbox)
+    statements = _bound(tables, outbox=declaration.outbox, stamp=declaration.stamp)
     if await _state(conn, statements, tables):
         return "valid"
     if (await _row(conn, statements["many"], {"rows": FEWEST_ROWS}))[0] < FEWEST_ROWS:

@@ -11,8 +11,8 @@ where c.relname = %(name)s and i.indrelid = to_regclass(%(chunk)s)
 select count(*) from (select 1 from {chunk} limit %(rows)s) as few
 
 -- name: filled
--- How far the fill is: entities that have chunks, and entries that wait (counted as far as it matters).
-with made as (select count(*) as entities from {layout})
+-- How far the fill is: entities that are stamped, and entries that wait (counted as far as it matters).
+with made as (select count(*) as entities from {stamp} where target = %(target)s)
 select made.entities, (
     select count(*) from (
         select 1 from {outbox} where target = %(target)s and failed_at is null

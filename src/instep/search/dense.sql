@@ -29,8 +29,11 @@ d as materialized (
 select {key_c}, c.text_hash, c.distance from d c order by c.distance + 0 limit %(limit)s
 
 -- name: chunks
--- Where the hits stand. An array's subscript begins with 1, an ordinal with 0.
-select {key_k}, c.text, p.place - 1, l.starts[p.place], l.ends[p.place]
+-- Where the hits stand. An array's subscript begins with 1, an ordinal with 0. Without a layout the chunk is all there is.
+select {key_k}, c.text,
+    case when l.text_hashes is null then 0 else p.place - 1 end,
+    case when l.text_hashes is null then 0 else l.starts[p.place] end,
+    case when l.text_hashes is null then length(c.text) else l.ends[p.place] end
 from {key_hash_unnest}
 join {chunk} c on {on_c_k} and c.text_hash = k.hash
 left join {layout} l on {on_l_k}
