@@ -1,6 +1,6 @@
 """A hundred changed rows in a table of a million, with `--follow`: how long until all is in step.
 
-The million are put in step by SQL: a stamp for each row with the hash that the declaration gives; chunks and layouts
+The million are put in step by SQL: a stamp for each row with the hash that the declaration gives; chunks
 for 20,000 of them, those that change among them (a million vectors would take longer to write than all the rest of
 the benchmark). The worker builds its vector index over these before the clock starts.
 """
@@ -87,19 +87,6 @@ async def _in_step(conn: psycopg.AsyncConnection, chunk: str, made: int, rows: i
             "insert into instep.stamp_docs_embed (key_1, target, content_hash)"
             " select id, (select target from instep.target where derivation = 'docs.embed'), {} from docs"
         ).format(sql.SQL(declaration.hash))
-    )
-    layout = chunk.replace("chunk_", "layout_", 1)
-    await conn.execute(
-        sql.SQL(
-            "insert into {} (key_1, text_hash, text, vector) select id, sha256(convert_to(title || E'\\n\\n' || body, 'UTF8')),"
-            " title || E'\\n\\n' || body, (select array_agg(random() - 0.5 + (g + id) * 0) from generate_series(1, 384) g)::vector"
-            " from docs where id % {} = 0"
-        ).format(sql.SQL(chunk), rows // made)
-    )
-    await conn.execute(
-        sql.SQL(
-            "insert into {} (key_1, text_hashes, starts, ends) select key_1, array[text_hash], array[0], array[length(text)] from {}"
-        ).format(sql.SQL(layout), sql.SQL(chunk))
     )
     await conn.execute("update instep.derivation set sweep_due = null, swept_at = now()")
     await conn.execute("vacuum analyze")

@@ -8,6 +8,7 @@ from typing import Any
 
 from psycopg import sql
 
+from instep.database.arrays import PackedArray
 from instep.engine.ports import Conn
 
 
@@ -17,7 +18,7 @@ async def plan_of(conn: Conn, statement: bytes, values: Mapping[str, Any], form:
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", text)))
     prepared = text % {name: f"${place}" for place, name in enumerate(names, 1)}
     explain = sql.SQL("explain (analyze, costs off, timing off, summary off) execute examined ({})").format(
-        sql.SQL(", ").join(sql.Literal(values[name]) for name in names)
+        sql.SQL(", ").join(sql.Literal(_plain(values[name])) for name in names)
     )
     async with conn.transaction(force_rollback=True):
         for setting in (*settings, f"plan_cache_mode = force_{form}_plan"):
@@ -26,6 +27,11 @@ async def plan_of(conn: Conn, statement: bytes, values: Mapping[str, Any], form:
         rows = await (await conn.execute(explain)).fetchall()
         await conn.execute("deallocate examined")
     return "\n".join(line for (line,) in rows)
+
+
+def _plain(value: Any) -> Any:
+    """EXECUTE takes no parameters, and a packed array has no text."""
+    return list(value.values) if isinstance(value, PackedArray) else value
 
 
 def most_read(plan: str) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from psycopg import sql
@@ -100,14 +100,10 @@ class ChunkDerivation:
         self, conn: Conn, target: Target, keys: Sequence[Key], stamped: Mapping[Key, bytes]
     ) -> Loaded:
         statements = self._bound(target)
-        parameters = key_arrays(self._columns, keys)
-        rows = await (
-            await conn.execute(statements["load"], {**parameters, "limit": self._content_bytes}, binary=True)
-        ).fetchall()
+        rows = await self._read(conn, statements, keys)
         items: list[Item] = []
         deferred: list[Key] = []
-        changed: list[tuple[Key, bytes, list[str | None], int]] = []
-        rows.sort(key=itemgetter(0))
+        changed: list[tuple[Key, bytes, Sequence[str | None], int]] = []
         for place, present, hash, size, *values in rows:
             key = keys[place - 1]
             if not present:
@@ -161,6 +157,18 @@ class ChunkDerivation:
             made = self._made[target.id] = self._make(target)
         return made
 
+    async def _read(self, conn: Conn, statements: Statements, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
+        """(place, present, hash, size, text of each column) of what is eligible, in order; what does not fit a wave's
+        memory is not present."""
+        parameters = key_arrays(self._columns, keys)
+        short = {**parameters, "each": self._content_bytes // max(1, len(keys))}
+        rows = await (await conn.execute(statements["load_short"], short, binary=True)).fetchall()
+        if not all(row[1] for row in rows):
+            bounded = {**parameters, "limit": self._content_bytes}
+            rows = await (await conn.execute(statements["load"], bounded, binary=True)).fetchall()
+        rows.sort(key=itemgetter(0))
+        return rows
+
     async def _existing(
         self, conn: Conn, statements: Statements, keys: Sequence[Key]
     ) -> list[frozenset[bytes]]:
@@ -200,6 +208,13 @@ class ChunkDerivation:
             "relation": quoted(declaration.source.schema, declaration.source.table),
         }
         sizes = [sql.SQL("coalesce(octet_length({}), 0)").format(value) for value in values]
+        size = sql.SQL("(") + sql.SQL(" + ").join(sizes) + sql.SQL(")")
+        file = ("instep.chunks", "derivation.sql")
+        eligible, hash = fragment(declaration.eligible), fragment(declaration.hash)
+        short_columns = [
+            compose(*file, "short_column", size=size, value=value, name=name)
+            for value, name in zip(values, names, strict=True)
+        ]
         return {
             "chunk": chunk_tables(declaration, target).chunk,
             "keys_placed": placed(columns),
@@ -208,19 +223,21 @@ class ChunkDerivation:
             "on_c_k": columns.equal("c", "k"),
             "on_c_z": columns.equal("c", "z"),
             "texts": sql.SQL(", ").join(sql.SQL("c.{}").format(name) for name in names),
-            "sizes": compose(
-                "instep.chunks",
-                "derivation.sql",
-                "sizes",
-                eligible=fragment(declaration.eligible),
-                size=sql.SQL(" + ").join(sizes),
+            "texts_s": sql.SQL(", ").join(sql.SQL("s.{}").format(name) for name in names),
+            "short": compose(
+                *file,
+                "short",
+                eligible=eligible,
+                hash=hash,
+                size=size,
+                short_columns=sql.SQL(", ").join(short_columns),
                 **over,
             ),
+            "sizes": compose(*file, "sizes", eligible=eligible, size=size, **over),
             "contents": compose(
-                "instep.chunks",
-                "derivation.sql",
+                *file,
                 "contents",
-                hash=fragment(declaration.hash),
+                hash=hash,
                 columns=sql.SQL(", ").join(
                     sql.SQL("{} as {}").format(value, name) for value, name in zip(values, names, strict=True)
                 ),

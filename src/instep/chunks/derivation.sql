@@ -1,5 +1,18 @@
 -- Reading the rows of a wave. Each statement sees one snapshot: the hash that is stamped belongs to the content.
 
+-- name: load_short
+-- One pass, where every row is so short that all fit. A longer one comes without content: then `load` reads them.
+select k.place, s.short, s.content_hash, s.size, {texts_s}
+from {keys_placed} join {short} s on {on_s_k}
+where s.eligible
+
+-- name: short
+(select {selected_key}, ({eligible}) is true as eligible, {size} as size, {size} <= %(each)s::bigint as short,
+    case when {size} <= %(each)s::bigint then {hash} end as content_hash, {short_columns} from {relation} as a)
+
+-- name: short_column
+case when {size} <= %(each)s::bigint then {value} end as {name}
+
 -- name: load
 -- First sizes alone (no value is fetched from its out-of-line storage), then hash and content of as many as fit,
 -- the first of the wave in any case. A row without content is one that did not fit.

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from instep.database.arrays import PackedArray
 from instep.database.statements import Statements
 from instep.database.transactions import WORKER, transaction
-from instep.engine.declaration import Columns, Declaration, Key, Target, fragments, literal
+from instep.engine.declaration import Columns, Declaration, Key, Target, fragments
 from instep.engine.ports import Conn, Entry, Output, Sink
 
 
@@ -42,7 +43,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    places: Mapping[Key, str]  # ctid of each entry that is held under our token
+    places: Mapping[Key, bytes]  # ctid of each entry that is held under our token
     moved: frozenset[Key] = field(default=frozenset())
 
 
@@ -76,7 +77,7 @@ class Committer:
             finished = [place for key, place in held.places.items() if key not in held.moved]
             moved = [held.places[key] for key in held.moved]
             if held.places:
-                places = {"finished": _places(finished), "moved": _places(moved)}
+                places = {"finished": PackedArray("tid", finished), "moved": PackedArray("tid", moved)}
                 await conn.execute(self._sql["finish"], places)
         return Committed(outputs, cleared, len(finished), len(moved), len(change.entries) - len(held.places))
 
@@ -84,7 +85,8 @@ class Committer:
         """Lock target and entries; keep what is still ours."""
         claimed = {entry.key: entry.generation for entry in change.entries}
         of = {"id": self._target.id, "token": change.token}
-        rows = await (await conn.execute(self._sql["fence"], of | self._columns.arrays(claimed))).fetchall()
+        parameters = of | self._columns.arrays(claimed)
+        rows = await (await conn.execute(self._sql["fence"], parameters, binary=True)).fetchall()
         return _Held(
             {row[1:-1]: row[0] for row in rows},
             frozenset(row[1:-1] for row in rows if row[-1] != claimed[row[1:-1]]),
@@ -93,12 +95,8 @@ class Committer:
     async def _stamp(self, conn: Conn, outputs: Sequence[Output], cleared: Sequence[Key]) -> None:
         target = {"target": self._target.name}
         if outputs:
-            hashes = {"hash": literal(f'"\\\\x{output.hash.hex()}"' for output in outputs)}
+            hashes = {"hash": PackedArray("bytea", [output.hash for output in outputs])}
             keys = self._columns.arrays(output.key for output in outputs)
             await conn.execute(self._sql["stamp"], target | hashes | keys)
         if cleared:
             await conn.execute(self._sql["unstamp"], target | self._columns.arrays(cleared))
-
-
-def _places(ctids: Sequence[str]) -> str:
-    return literal(f'"{place}"' for place in ctids)

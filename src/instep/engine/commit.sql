@@ -7,7 +7,7 @@ select o.place, {key_o}, o.generation
 from (select target from instep.target where id = %(id)s and state <> 'retired' for share) t
 cross join (select {key_k} from {key_unnest} order by {key_k}) k
 cross join lateral (
-    select o.ctid::text as place, {key_o}, o.generation from {outbox} o
+    select o.ctid as place, {key_o}, o.generation from {outbox} o
     where {on_o_k} and o.target = t.target and o.token = %(token)s for update) o
 
 -- name: read_stamps
