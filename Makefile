@@ -6,7 +6,7 @@ DATABASE_TESTS := $(PYTEST) -n 2 --dist loadgroup
 CHECKED := $(wildcard src tests benchmarks scripts examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test format lint types layers unit database versions test-16 demo bench constraints clean
+.PHONY: help setup test format lint types layers unit database versions test-16 torture demo bench constraints clean
 
 help:  ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ versions: setup .venv-16/done  ## the tests marked `versions` on PostgreSQL 16, 
 
 test-16: setup .venv-16/done  ## all database tests on PostgreSQL 16
 	@.venv-16/bin/python scripts/postgres_16.py $(DATABASE_TESTS) tests/postgres
+
+torture: setup  ## the long form of the fault tests, half an hour or more
+	@echo "== torture"; $(PYTEST) -m torture tests
 
 demo: setup  ## real rows, derived, searched, changed, in step (DEMO_ROWS limits them)
 	@$(BIN) instep demo
