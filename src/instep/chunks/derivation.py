@@ -280,6 +280,8 @@ def _output(
 ) -> Output | Permanent:
     prepared: PreparedText = item.content
     hashes, starts, ends, texts, reusable = prepared
+    if len(hashes) == 1 and not reusable:
+        return _output_of_one(item, rows[hashes[0]], embedded, failures)
     fresh = {digest: texts[digest] for digest in texts if digest not in reusable} if reusable else texts
     places = [rows[digest] for digest in fresh]
     if failures:
@@ -290,6 +292,18 @@ def _output(
     chunks = EntityChunks(hashes, starts, ends, fresh, embedded.vectors, places, whole)
     truncated = sum(place in embedded.truncated for place in places) if embedded.truncated else 0
     return Output(item.key, item.hash, chunks, len(reusable), truncated)
+
+
+def _output_of_one(
+    item: Item, place: int, embedded: Embedded, failures: Mapping[int, Permanent]
+) -> Output | Permanent:
+    """Of an entity that is one chunk: most of them, and three times as fast."""
+    if place in failures:
+        return failures[place]
+    hashes, starts, ends, texts, _ = item.content
+    whole = starts[0] == 0 and ends[0] == len(texts[hashes[0]])
+    chunks = EntityChunks(hashes, starts, ends, texts, embedded.vectors, (place,), whole)
+    return Output(item.key, item.hash, chunks, 0, int(place in embedded.truncated))
 
 
 def _of_chunk(failure: Permanent, prepared: PreparedText, digest: bytes) -> Permanent:

@@ -81,7 +81,8 @@ class ChunkSink:
                 # The common case, a first fill: nothing is there, nothing repeats.
                 if chunks.hashes:
                     fields = self._key_fields(output.key)
-                    fresh += [(fields, digest, text) for digest, text in chunks.fresh.items()]
+                    for digest, text in chunks.fresh.items():
+                        fresh.append((fields, digest, text))
                     vectors.append((chunks.vectors, chunks.rows))
                     if not chunks.whole:
                         layouts.append((fields, chunks.hashes, chunks.starts, chunks.ends))

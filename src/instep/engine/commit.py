@@ -69,13 +69,15 @@ class Committer:
         """Write what is still held under the wave's token, in one transaction. Raises what the sink or PostgreSQL raises, and then nothing was written."""
         async with transaction(conn, WORKER):
             held = await self._fence(conn, change)
-            outputs = [output for output in change.outputs if output.key in held.places]
+            outputs = change.outputs
+            if len(held.places) < len(change.entries):
+                outputs = [output for output in outputs if output.key in held.places]
             cleared = [key for key in change.cleared if key in held.places]
             if outputs or cleared:
                 await self._sink.write(conn, self._target, cleared, outputs)
             await self._stamp(conn, outputs, cleared)
-            finished = [place for key, place in held.places.items() if key not in held.moved]
             moved = [held.places[key] for key in held.moved]
+            finished = [place for key, place in held.places.items() if not moved or key not in held.moved]
             if held.places:
                 places = {"finished": PackedArray("tid", finished), "moved": PackedArray("tid", moved)}
                 await conn.execute(self._sql["finish"], places)
@@ -87,10 +89,9 @@ class Committer:
         of = {"id": self._target.id, "token": change.token}
         parameters = of | self._columns.arrays(claimed)
         rows = await (await conn.execute(self._sql["fence"], parameters, binary=True)).fetchall()
-        return _Held(
-            {row[1:-1]: row[0] for row in rows},
-            frozenset(row[1:-1] for row in rows if row[-1] != claimed[row[1:-1]]),
-        )
+        places = {row[1:-1]: row[0] for row in rows}
+        generations = zip(places, rows, strict=True)
+        return _Held(places, frozenset(key for key, row in generations if row[-1] != claimed[key]))
 
     async def _stamp(self, conn: Conn, outputs: Sequence[Output], cleared: Sequence[Key]) -> None:
         target = {"target": self._target.name}

@@ -146,7 +146,11 @@ class Hands:
         self._adapt(len(loaded.items), bool(loaded.deferred))
         if loaded.deferred:
             await self.release(wave.token, loaded.deferred)
-        wave.items = [item for item in loaded.items if wave.stamped.get(item.key) != item.hash]
+        wave.items = loaded.items
+        if wave.stamped:
+            wave.items = [item for item in loaded.items if wave.stamped.get(item.key) != item.hash]
+        if len(wave.items) == len(keys):
+            return
         present, deferred = {item.key for item in loaded.items}, set(loaded.deferred)
         wave.cleared = [key for key in keys if key not in present and key not in deferred]
         to_compute = {item.key for item in wave.items}
@@ -184,9 +188,8 @@ class Hands:
         counters.indexed += len(done.outputs)
         counters.removed += sum(key in stamped for key in done.cleared)
         counters.superseded += done.superseded
-        for output in done.outputs:
-            counters.reused += output.reused
-            counters.truncated += output.truncated
+        counters.reused += sum([output.reused for output in done.outputs])
+        counters.truncated += sum([output.truncated for output in done.outputs])
         self.succeeded += done.finished
 
     async def release(self, token: int, keys: Sequence[Key]) -> None:
