@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from cli_scene import CommandLine, Seen
 from psycopg import sql
 
 ADD = ("tables", "add", "packages", "--text", "name,description", "--filters", "section", "--yes")
+Reported = tuple[Seen, list[dict[str, Any]]]
 ABROAD = ("timedatectl", "pip", "du")  # commands for people: they change the machine, or only look at it
 
 
@@ -32,32 +34,30 @@ class Doctor:
         return self.ask(*names, flags=("--json",)).object["checks"]
 
     def assert_content(self, *names: str) -> None:
-        seen = self.ask(*names)
+        seen = self.ask(*names, flags=("--json",))
         assert seen.code == 0, seen
-        assert {finding["state"] for finding in self.findings(*names)} == {"ok"}
+        assert {finding["state"] for finding in seen.object["checks"]} == {"ok"}
 
-    def assert_reported(self, name: str, *says: str, state: str = "failed") -> None:
+    def assert_reported(self, name: str, *says: str, state: str = "failed") -> Reported:
         """The exit code is 1, and each of `says` stands in what people see, in that state."""
-        seen = self.ask(name)
+        seen, findings = self.ask(name), self.findings(name)
         assert seen.code == 1, seen
-        found = [one for one in self.findings(name) if one["state"] == state]
-        assert found, self.findings(name)
+        found = [one for one in findings if one["state"] == state]
+        assert found, findings
         for words in says:
             assert any(words in one["detail"] for one in found), (words, found)
             assert words in seen.out
         assert all(one["means"] in seen.out for one in found)
+        return seen, findings
 
-    def heal(self, *names: str) -> None:
+    def heal(self, name: str, reported: Reported | None = None) -> None:
         """Execute what is printed, as it is printed: each line of the output that ends with something to be typed."""
-        seen = self.ask(*names)
-        printed = [line.strip() for line in seen.out.splitlines()]
-        wanted = [
-            one for finding in self.findings(*names) for one in (*finding["statements"], *finding["commands"])
-        ]
+        seen, findings = reported or (self.ask(name), self.findings(name))
+        printed = seen.out.splitlines()
+        wanted = [text for one in findings for text in (*one["statements"], *one["commands"])]
         assert wanted, seen
         for text in dict.fromkeys(wanted):
-            line = next(line for line in printed if line.endswith(text))
-            assert line in (text, line[: -len(text)] + text)
+            line = next(line for line in printed if re.search(rf"(^|: ) *{re.escape(text)}$", line))
             self.execute(line[-len(text) :])
 
     def execute(self, text: str) -> None:
@@ -75,11 +75,10 @@ class Doctor:
             seen = self.line.run(*words[1:])
             assert seen.code == 0, seen
 
-    def mended(self, name: str, *says: str, state: str = "failed") -> None:
-        """The whole way of one check: reported, what is printed is executed, content."""
-        self.assert_reported(name, *says, state=state)
-        self.heal(name)
-        self.assert_content(name)
+    def mended(self, name: str, *says: str, state: str = "failed", all_well: bool = False) -> None:
+        """The whole way of one check: reported, what is printed is executed, content (with `all_well`, every check)."""
+        self.heal(name, self.assert_reported(name, *says, state=state))
+        self.assert_content(*(() if all_well else (name,)))
 
 
 @contextmanager
@@ -93,4 +92,6 @@ def role(superuser: str, name: str, grants: str = "") -> Iterator[str]:
                 conn.execute(grants.format(role=quoted))
             yield psycopg.conninfo.make_conninfo(superuser, user=name)
         finally:
-            conn.execute(f"drop owned by {quoted}; drop role {quoted}")
+            conn.execute(
+                f"reassign owned by {quoted} to current_user; drop owned by {quoted}; drop role {quoted}"
+            )

@@ -84,17 +84,17 @@ async def partitions(look: Look) -> list[Finding]:
             found.append(Finding("failed", detail, "clear them", (), (_run(seen),)))
         if foreign := [f"{m.schema}.{m.table}" for m in seen.members if m.kind == "f"]:
             detail = f"{', '.join(foreign)}: a foreign table takes no such triggers; its changes are found by sweeps alone"
-            statements = tuple(_detach(seen, m.oid) for m in seen.members if m.kind == "f")
-            found.append(Finding("warn", detail, "detach it, if that is too late", statements))
+            statements = tuple(_disinherit(seen, m.oid) for m in seen.members if m.kind == "f")
+            found.append(Finding("warn", detail, "take it out, if that is too late", statements))
     return found or ok(
         f"{several(number, 'partition')}, all taken up" if number else "no table is partitioned"
     )
 
 
-def _detach(seen: Seen, oid: int) -> str:
+def _disinherit(seen: Seen, oid: int) -> str:
     part = next(member for member in seen.members if member.oid == oid)
     relation = sql.Identifier(part.schema, part.table)
-    return typed(*_FILE, "detach", table=seen.source.relation, partition=relation)
+    return typed(*_FILE, "disinherit", table=seen.source.relation, child=relation)
 
 
 async def row_security(look: Look) -> list[Finding]:

@@ -22,5 +22,6 @@ where r.srrelid = any(%(oids)s::oid[]) order by 1
 -- name: enable_subscription
 alter subscription {name} enable
 
--- name: detach
-alter table {table} detach partition {partition}
+-- name: disinherit
+-- A child by inheritance: a partitioned table with a unique key takes no foreign partition.
+alter foreign table {child} no inherit {table}

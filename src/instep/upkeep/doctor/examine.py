@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 
 import psycopg
@@ -17,6 +18,7 @@ from instep.upkeep.doctor import capture, disk, pooler, queues, rights, server, 
 from instep.upkeep.doctor.findings import Check, Finding, Report, Result, skipped
 from instep.upkeep.doctor.look import Look, opened
 
+SECONDS = 20.0  # that one check may take: doctor never hangs
 DATABASE = "database"
 REACHED = "Nothing can be worked, searched or checked without PostgreSQL."
 
@@ -46,6 +48,7 @@ async def doctor(
     allowed = _known((*allow_skip, *settings.allow_skip), every)
     chosen = [check for check in every if not wanted or check.name in wanted]
     results: list[Result] = []
+    made: Sequence[Finding]
     try:
         async with opened(settings, clock) as look:
             if not wanted or DATABASE in wanted:
@@ -53,8 +56,14 @@ async def doctor(
                 results.append(Result(DATABASE, REACHED, found))
             schema = await _schema(look)
             for check in chosen:
-                for finding in await _made(check, look, schema):
-                    results.append(Result(check.name, check.means, finding))
+                try:
+                    async with asyncio.timeout(SECONDS):
+                        made = await _made(check, look, schema)
+                except TimeoutError:
+                    made = [skipped(f"it took longer than {SECONDS:g} s")]
+                    if check.needs == "schema":  # others would wait as long for the same lock
+                        schema = f"the check {check.name} took longer than {SECONDS:g} s"
+                results += [Result(check.name, check.means, finding) for finding in made]
     except (Refused, Outage) as error:
         results = [
             Result(DATABASE, REACHED, Finding("failed", " ".join(str(error).split()), error.hint or ""))
@@ -85,7 +94,7 @@ async def _schema(look: Look) -> str:
 async def _made(check: Check, look: Look, schema: str) -> Sequence[Finding]:
     """A check that fails to run says so: it is not well, it is not known."""
     if check.needs == "schema" and schema:
-        return [skipped(schema, "see the check schema")]
+        return [skipped(schema)]
     try:
         return await check.run(look)
     except psycopg.errors.InsufficientPrivilege as error:

@@ -82,5 +82,4 @@ async def opened(settings: Settings, clock: Clock) -> AsyncIterator[Look]:
     pooled, conn = await look(settings)
     async with pooled, conn:
         session: dict[str, str] = dict(await (await conn.execute(_SQL["session"], {})).fetchall())
-        await conn.execute(_SQL["bounded"], {})
         yield Look(settings, clock, conn, pooled, await examine(conn), session)

@@ -15,8 +15,8 @@ from urllib.parse import quote, urlencode
 
 import psycopg
 
+from instep.database.looking import backend, is_behind_pooler
 from instep.database.looking import look as connections
-from instep.database.pool import Conn
 from instep.database.statements import Statements
 from instep.database.transactions import transaction
 from instep.settings import variables
@@ -31,7 +31,7 @@ _SWITCH, _DIRECT = variables("pooler")[0], variables("direct_database_url")[0]
 
 
 async def pooler(look: Look) -> list[Finding]:
-    behind, direct_behind = await _is_behind(look.pooled), await _is_behind(look.conn)
+    behind, direct_behind = await is_behind_pooler(look.pooled), await is_behind_pooler(look.conn)
     if not behind and not direct_behind:
         if look.settings.pooler:
             detail = f"{_SWITCH} is on, and no pooler is on the way: statements are planned anew each time"
@@ -79,28 +79,18 @@ async def _direct(look: Look, detail: str) -> Finding:
     return Finding("failed", detail + more, do, (), (f"export {_DIRECT}={shlex.quote(url)}",))
 
 
-async def _is_behind(conn: Conn) -> bool:
-    return await _backend(conn) != conn.info.backend_pid
-
-
 async def _shares(look: Look) -> bool:
     """Whether two clients of DATABASE_URL are served by one backend in turn."""
     other, spare = await connections(look.settings)
     async with other, spare:
-        before = await _backend(look.pooled)
+        before = await backend(look.pooled)
         for _ in range(TRIES):
             async with transaction(other):
-                theirs = await _backend(other)
-            mine = await _backend(look.pooled)
+                theirs = await backend(other)
+            mine = await backend(look.pooled)
             if theirs in (before, mine) or mine != before:
                 return True
     return False
-
-
-async def _backend(conn: Conn) -> int:
-    row = await (await conn.execute(_SQL["backend"], {})).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 CHECKS: Sequence[Check] = (

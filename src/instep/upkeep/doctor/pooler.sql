@@ -1,7 +1,4 @@
--- What tells a pooler from a server.
-
--- name: backend
-select pg_backend_pid()
+-- Where the server itself is.
 
 -- name: address
 -- Where this session arrived at the server: no address where it came by a socket.

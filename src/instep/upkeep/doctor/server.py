@@ -89,13 +89,15 @@ async def session(look: Look) -> list[Finding]:
     url = look.settings.direct_database_url or look.settings.database_url
     options = str(conninfo_to_dict(url).get("options", "")) if url else ""
     found = []
+    read_only = look.session.get("default_transaction_read_only") == "on"
+    template = "set_for_role_where_nothing_may_be_written" if read_only else "set_for_role"
     for name, good, detail in limits(look.session):
         state: State = "warn" if look.session[name].isdigit() else "failed"
         if name in options:
             found.append(Finding(state, detail, f"take {name} out of the connection string"))
             continue
         statement = typed(
-            *_FILE, "set_for_role", role=sql.Identifier(look.conn.info.user), database=sql.Identifier(look.server.database),
+            *_FILE, template, role=sql.Identifier(look.conn.info.user), database=sql.Identifier(look.server.database),
             name=sql.Identifier(name), value=sql.Literal(good),
         )  # fmt: skip
         found.append(Finding(state, detail, "set it for instep's role", (statement,)))

@@ -21,3 +21,6 @@ select pg_promote()
 -- name: set_for_role
 -- The narrowest place, which nothing but a connection's own options goes before.
 alter role {role} in database {database} set {name} = {value}
+
+-- name: set_for_role_where_nothing_may_be_written
+begin read write; alter role {role} in database {database} set {name} = {value}; commit
