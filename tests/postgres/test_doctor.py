@@ -265,9 +265,22 @@ def test_a_vector_index_that_is_gone_and_chunks_that_are(
     doctor.line.sql(f"update pg_index set indisvalid = false where indexrelid = '{index}'::regclass")
     doctor.mended("indexes", f"the index {index} is invalid")
     doctor.line.sql(f"drop table {index.removesuffix('_hnsw')} cascade")
-    doctor.mended("vector-index", "the chunks of packages.embed")
+    doctor.mended("vector-index", "outputs of packages.embed (")
+    assert doctor.line.sql("select count(*) from instep.packages_chunks") == [(65,)], "the view went with it"
+    chunks = index.removesuffix("_hnsw")
+    doctor.line.sql(f"alter table {chunks} drop constraint {chunks.removeprefix('instep.')}_pkey")
+    doctor.mended("vector-index", "has no primary key any more", state="warn")
     assert doctor.line.sql(f"select count(*) from {index.removesuffix('_hnsw')}") == [(65,)]
     doctor.assert_content()
+
+
+def test_words_in_postgresql_that_are_gone(doctor: Doctor) -> None:
+    ((table,),) = doctor.line.sql("select oid::regclass::text from pg_class where relname like 'lexical_%' and relkind = 'r'")  # fmt: skip
+    doctor.line.sql(f"drop index {table}_words")
+    doctor.mended("search-index", "has no index over its words", state="warn")
+    doctor.line.sql(f"drop table {table}")
+    doctor.mended("search-index", "outputs of packages.search (", all_well=True)
+    assert doctor.line.sql(f"select count(*) from {table}") == [(5,)]
 
 
 def test_an_index_of_words_that_is_lost_or_of_another_time(doctor: Doctor) -> None:

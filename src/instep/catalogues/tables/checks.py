@@ -4,32 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from psycopg import sql
+
 from instep.catalogues.tables.options import CATALOGUE
+from instep.catalogues.tables.view import view_name, view_statement
 from instep.chunks import vector_index
 from instep.chunks.names import chunk_tables
-from instep.database.statements import Statements
-from instep.engine.declaration import Declaration, Target
+from instep.database.statements import Statements, typed
+from instep.engine.declaration import Columns, Declaration, Target
 from instep.engine.install import made_anew
 from instep.search.columns import read_columns
+from instep.search.engines.postgres import PostgresIndex
 from instep.search.engines.tantivy import TantivyIndex
 from instep.search.sinks import index_path
 from instep.upkeep.doctor.findings import Check, Finding, ok, several
 from instep.upkeep.doctor.look import Look
 
-_SQL = Statements("instep.catalogues.tables", "checks.sql")
+_FILE = ("instep.catalogues.tables", "checks.sql")
+_SQL = Statements(*_FILE)
 
 
 async def vectors(look: Look) -> list[Finding]:
     found, states = [], []
     for declaration, targets in await _ours(look):
-        for target in targets if "dimensions" in (targets[0].spec if targets else {}) else ():
-            tables = chunk_tables(declaration, target)
-            (stands,) = await look.row(_SQL["stands"], table=tables.chunk.as_string(None))
-            if not stands:
-                where = tables.chunk.as_string(None)
-                detail = f"{where}, the chunks of {declaration.name} ({target.name}), is gone"
-                statements, command = made_anew(declaration, target), f"instep run {declaration.name}"
-                found.append(Finding("failed", detail, "make them again", statements, (command,)))
+        for target in targets:
+            if "dimensions" not in target.spec:
+                continue
+            tables, key = chunk_tables(declaration, target), Columns(declaration.source.key).listed()
+            hashed = sql.SQL("{}, text_hash").format(key)
+            faults = await _table(look, declaration, target, tables.chunk, hashed)
+            faults += await _table(look, declaration, target, tables.layout, key)
+            found += faults
+            view = view_name(declaration.source.name).as_string(None)
+            if target.state == "reading" and not (await look.row(_SQL["stands"], table=view))[0]:
+                statement = view_statement(declaration, target)
+                found.append(Finding("warn", f"the view {view} is gone", "make it", (statement,)))
+            if any(fault.state == "failed" for fault in faults):
                 continue
             seen = await vector_index.look(look.conn, tables, declaration.outbox, target)
             states.append(seen)
@@ -41,28 +51,60 @@ async def vectors(look: Look) -> list[Finding]:
 
 
 async def words(look: Look) -> list[Finding]:
-    found, here, inside = [], 0, 0
+    found, outside, inside = [], 0, 0
     for declaration, targets in await _ours(look):
-        if declaration.options.get("engine") != "tantivy":
-            inside += "engine" in declaration.options
-            continue
-        columns = await read_columns(look.conn, declaration.source, declaration.options["filters"])
+        engine = declaration.options.get("engine")
         for target in targets:
-            known = await look.rows(_SQL["epochs"], derivation=declaration.name, target=target.id)
-            if not known:
-                continue  # nothing was written yet
-            path = index_path(look.settings.data_dir / "indexes", declaration, target)
-            epoch = await TantivyIndex(path, declaration.source.key, columns).epoch()
-            here += 1
-            if epoch in known[0]:
-                continue
-            what = "is not there, or damaged" if epoch is None else "is of another time than the database"
-            detail = f"the index of words of {declaration.name} in {path} {what}"
-            do = "make it again (where workers have another data directory, look there)"
-            found.append(Finding("failed", detail, do, (), (f"instep run {declaration.name}",)))
+            if engine == "tantivy":
+                found += await _on_disk(look, declaration, target)
+                outside += 1
+            elif engine == "postgres":
+                found += await _inside(look, declaration, target)
+                inside += 1
     return found or ok(
-        f"{several(here, 'index', 'indexes')} on disk as the database knows, {inside} in PostgreSQL"
+        f"{several(outside, 'index', 'indexes')} on disk as the database knows, {inside} in PostgreSQL"
     )
+
+
+async def _on_disk(look: Look, declaration: Declaration, target: Target) -> list[Finding]:
+    known = await look.rows(_SQL["epochs"], derivation=declaration.name, target=target.id)
+    if not known:
+        return []  # nothing was written yet
+    columns = await read_columns(look.conn, declaration.source, declaration.options["filters"])
+    path = index_path(look.settings.data_dir / "indexes", declaration, target)
+    epoch = await TantivyIndex(path, declaration.source.key, columns).epoch()
+    if epoch in known[0]:
+        return []
+    what = "is not there, or damaged" if epoch is None else "is of another time than the database"
+    detail = f"the index of words of {declaration.name} in {path} {what}"
+    do = "make it again (where workers have another data directory, look there)"
+    return [Finding("failed", detail, do, (), (f"instep run {declaration.name}",))]
+
+
+async def _inside(look: Look, declaration: Declaration, target: Target) -> list[Finding]:
+    index = PostgresIndex(declaration, target, ())
+    found = await _table(look, declaration, target, index.table, Columns(declaration.source.key).listed())
+    table = index.table.as_string(None)
+    if not found and not (await look.row(_SQL["has_words_index"], table=table))[0]:
+        detail = f"{table} has no index over its words: each search reads all rows"
+        found.append(Finding("warn", detail, "make it", (), (f"instep run {declaration.name}",)))
+    return found
+
+
+async def _table(
+    look: Look, declaration: Declaration, target: Target, table: sql.Identifier, key: sql.Composable
+) -> list[Finding]:
+    """A table of outputs: that it is there, with its primary key."""
+    name = table.as_string(None)
+    stands, keyed = await look.row(_SQL["stands"], table=name)
+    if not stands:
+        detail = f"{name}, outputs of {declaration.name} ({target.name}), is gone"
+        statements, command = made_anew(declaration, target), f"instep run {declaration.name}"
+        return [Finding("failed", detail, "make them again", statements, (command,))]
+    if not keyed:
+        statement = typed(*_FILE, "add_key", table=table, key=key)
+        return [Finding("warn", f"{name} has no primary key any more", "make it", (statement,))]
+    return []
 
 
 async def _ours(look: Look) -> list[tuple[Declaration, tuple[Target, ...]]]:
