@@ -54,6 +54,7 @@ def doctor(
         yield Doctor(CommandLine(environment(dsn, model, tmp_path), capsys))
 
 
+@pytest.mark.versions
 def test_all_is_well(doctor: Doctor) -> None:
     """Every check is made on a healthy installation, none skipped."""
     doctor.assert_content()

@@ -19,6 +19,7 @@ _HOW = {
     "R": "in replica sessions alone",
     "D": "never (disabled)",
 }
+NOTHING = "no table is added"
 _RUN = "put them back and look through the whole table"
 
 
@@ -36,7 +37,7 @@ async def triggers(look: Look) -> list[Finding]:
         members = [member for member in seen.members if member.kind != "f"]
         whole += len(members) * len(TRIGGERS)
         tables += len(members)
-    return found or ok(f"{whole} of {whole} on {several(tables, 'table')}")
+    return found or ok(f"{whole} of {whole} on {several(tables, 'table')}" if tables else NOTHING)
 
 
 def _wrong(seen: Seen) -> list[str]:
@@ -66,7 +67,10 @@ async def columns(look: Look) -> list[Finding]:
             detail = f"{_where(seen)}: {several(suspect, 'statement')} could not be read by its triggers"
             found.append(Finding("warn", detail, "find what they changed", (), (_run(seen),)))
     watched = sum(len({name for d in seen.declarations for name in d.watch}) for seen in await look.sources())
-    return found or ok(f"{several(watched, 'watched column')} as when they were declared")
+    same = (
+        f"{several(watched, 'watched column')} as when {'it was' if watched == 1 else 'they were'} declared"
+    )
+    return found or ok(same if watched else NOTHING)
 
 
 async def partitions(look: Look) -> list[Finding]:

@@ -84,7 +84,7 @@ def _known(names: Iterable[str], every: Sequence[Check]) -> set[str]:
 async def _schema(look: Look) -> str:
     """Why the schema cannot be asked; empty where it can."""
     try:
-        return "the schema instep is older than this release" if await unapplied(look.conn) else ""
+        return "the schema instep is not up to this release" if await unapplied(look.conn) else ""
     except Refused as error:
         return str(error)
     except psycopg.Error as error:

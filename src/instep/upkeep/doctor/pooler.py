@@ -36,7 +36,7 @@ async def pooler(look: Look) -> list[Finding]:
         if look.settings.pooler:
             detail = f"{_SWITCH} is on, and no pooler is on the way: statements are planned anew each time"
             return [Finding("warn", detail, "switch it off", (), (f"export {_SWITCH}=false",))]
-        return ok("DATABASE_URL leads to the server itself")
+        return ok("no pooler is on the way")
     if not behind:
         return [await _direct(look, f"{_DIRECT} leads through a pooler")]
     try:
