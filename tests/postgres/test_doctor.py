@@ -271,6 +271,8 @@ def test_a_vector_index_that_is_gone_and_chunks_that_are(
     chunks = index.removesuffix("_hnsw")
     doctor.line.sql(f"alter table {chunks} drop constraint {chunks.removeprefix('instep.')}_pkey")
     doctor.mended("vector-index", "has no primary key any more", state="warn")
+    doctor.line.sql(f"alter table {chunks} reset (autovacuum_vacuum_scale_factor)")
+    doctor.mended("vector-index", "made with: autovacuum_vacuum_scale_factor", state="warn")
     assert doctor.line.sql(f"select count(*) from {index.removesuffix('_hnsw')}") == [(65,)]
     doctor.assert_content()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from psycopg import sql
 
@@ -10,8 +10,9 @@ from instep.catalogues.tables.options import CATALOGUE
 from instep.catalogues.tables.view import view_name, view_statement
 from instep.chunks import vector_index
 from instep.chunks.names import chunk_tables
+from instep.chunks.sink import settings_of
 from instep.database.statements import Statements, typed
-from instep.engine.declaration import Columns, Declaration, Target
+from instep.engine.declaration import Columns, Declaration, Target, raw
 from instep.engine.install import made_anew
 from instep.search.columns import read_columns
 from instep.search.engines.postgres import PostgresIndex
@@ -32,8 +33,9 @@ async def vectors(look: Look) -> list[Finding]:
                 continue
             tables, key = chunk_tables(declaration, target), Columns(declaration.source.key).listed()
             hashed = sql.SQL("{}, text_hash").format(key)
-            faults = await _table(look, declaration, target, tables.chunk, hashed)
-            faults += await _table(look, declaration, target, tables.layout, key)
+            made_with = settings_of()
+            faults = await _table(look, declaration, target, tables.chunk, hashed, made_with[0])
+            faults += await _table(look, declaration, target, tables.layout, key, made_with[1])
             found += faults
             view = view_name(declaration.source.name).as_string(None)
             if target.state == "reading" and not (await look.row(_SQL["stands"], table=view))[0]:
@@ -41,7 +43,7 @@ async def vectors(look: Look) -> list[Finding]:
                 found.append(Finding("warn", f"the view {view} is gone", "make it", (statement,)))
             if any(fault.state == "failed" for fault in faults):
                 continue
-            seen = await vector_index.look(look.conn, tables, declaration.outbox, target)
+            seen = await vector_index.look(look.conn, tables, declaration, target)
             states.append(seen)
             if seen == "due":
                 detail = f"{declaration.name} ({target.name}) has no valid vector index: each search reads all vectors"
@@ -92,11 +94,16 @@ async def _inside(look: Look, declaration: Declaration, target: Target) -> list[
 
 
 async def _table(
-    look: Look, declaration: Declaration, target: Target, table: sql.Identifier, key: sql.Composable
+    look: Look,
+    declaration: Declaration,
+    target: Target,
+    table: sql.Identifier,
+    key: sql.Composable,
+    settings: Mapping[str, str] | None = None,
 ) -> list[Finding]:
-    """A table of outputs: that it is there, with its primary key."""
+    """A table of outputs: that it is there, with its primary key and the settings it was made with."""
     name = table.as_string(None)
-    stands, keyed = await look.row(_SQL["stands"], table=name)
+    stands, keyed, now = await look.row(_SQL["stands"], table=name)
     if not stands:
         detail = f"{name}, outputs of {declaration.name} ({target.name}), is gone"
         statements, command = made_anew(declaration, target), f"instep run {declaration.name}"
@@ -104,6 +111,14 @@ async def _table(
     if not keyed:
         statement = typed(*_FILE, "add_key", table=table, key=key)
         return [Finding("warn", f"{name} has no primary key any more", "make it", (statement,))]
+    lost = {option: value for option, value in (settings or {}).items() if now.get(option) != value}
+    if lost:
+        options = sql.SQL(", ").join(
+            sql.SQL("{} = {}").format(sql.Identifier(option), raw(value)) for option, value in lost.items()
+        )
+        statement = typed(*_FILE, "set_options", table=table, options=options)
+        detail = f"{name} has other settings than it was made with: {', '.join(lost)}"
+        return [Finding("warn", detail, "set them", (statement,))]
     return []
 
 
