@@ -55,6 +55,10 @@ def _lower(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
+def _listed(value: Any) -> Any:
+    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+
 _SECONDS = "seconds, more than 0"
 
 
@@ -145,6 +149,12 @@ class Settings(BaseModel):
     demo_rows: Annotated[int | None, Takes("a whole number, at least 50", ("DEMO_ROWS",))] = Field(
         None, ge=50, description="rows that `instep demo` loads; unset: as many as take about two minutes"
     )
+    old_snapshot_seconds: Annotated[float, Takes(_SECONDS)] = Field(
+        300, gt=0, description="from which age doctor calls an open transaction old"
+    )
+    allow_skip: Annotated[
+        tuple[str, ...], BeforeValidator(_listed), Takes("names of checks, with commas between")
+    ] = Field((), description="checks that may go unmade: they stay listed, and raise no exit code")
     yes: Annotated[bool, Takes("true or false")] = Field(False, description="answer every question with yes")
 
     _warnings: tuple[str, ...] = PrivateAttr(default=())
@@ -263,6 +273,8 @@ def _shown(value: Any) -> str:
         return MASK
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value)
     return f"{value:g}" if isinstance(value, float) else masked(str(value))
 
 

@@ -20,7 +20,7 @@ from instep.chunks.entity_chunks import EntityChunks, Vectors
 from instep.chunks.key_arrays import key_arrays, placed
 from instep.chunks.names import ChunkTables, chunk_tables
 from instep.chunks.vector_type import fits_page, known_type, pgvector_schema
-from instep.database.statements import Statements
+from instep.database.statements import Statements, storage
 from instep.engine.declaration import Columns, Declaration, Key, Target
 from instep.engine.ports import Conn, Output
 from instep.errors import Refused, Retryable
@@ -209,6 +209,12 @@ def _gathered(parts: Sequence[tuple[Vectors, Sequence[int]]]) -> Vectors:
     rows = [row for _, rows in parts for row in rows]
     first, count = rows[0], len(rows)
     return shared[first : first + count] if rows == list(range(first, first + count)) else shared[rows]
+
+
+def settings_of() -> tuple[dict[str, str], dict[str, str]]:
+    """The settings that a table of chunks and one of layouts are made with."""
+    chunk, layout = (storage("instep.chunks", "sink.sql", f"create_{name}") for name in ("chunk", "layout"))
+    return chunk, layout
 
 
 async def _copy(conn: Conn, statement: bytes, data: bytes) -> None:

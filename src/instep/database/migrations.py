@@ -112,6 +112,12 @@ async def migrate(database: Database | str, catalogues: Sequence[Branch] = ()) -
         ) from error
 
 
+async def unapplied(conn: Conn, catalogues: Sequence[Branch] = ()) -> list[str]:
+    """The names of the migrations that are still to be run; runs none. Raises Refused for a schema newer than this
+    release."""
+    return [m.name for m in _missing(await _applied(conn), discover([CORE, *catalogues]))]
+
+
 async def _pending(dsn: str, migrations: Sequence[Migration]) -> list[Migration]:
     async with await AsyncConnection.connect(dsn, autocommit=True) as conn:
         return _missing(await _applied(conn), migrations)

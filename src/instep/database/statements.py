@@ -41,6 +41,20 @@ def compose(package: str, file: str, name: str, /, **fragments: sql.Composable) 
     return sql.SQL(load(package, file)[name]).format(**fragments)
 
 
+def typed(package: str, file: str, name: str, /, **fragments: sql.Composable) -> str:
+    """A statement for people to type: a template with its fragments in place, on one line, ended by a semicolon."""
+    template = re.sub(r"--.*$", "", load(package, file)[name], flags=re.MULTILINE)
+    text = sql.SQL(template).format(**fragments).as_string(None).replace("%%", "%")
+    return re.sub(r"\s*\n\s*", " ", text).strip().rstrip(";") + ";"
+
+
+def storage(package: str, file: str, name: str) -> dict[str, str]:
+    """The settings that a template of CREATE TABLE gives its table: `with (fillfactor = 50, …)`."""
+    found = re.search(r"\)\s*with\s*\(([^()]*)\)\s*$", load(package, file)[name])
+    pairs = (part.split("=") for part in found[1].split(",")) if found else ()
+    return {option.strip(): value.strip() for option, value in pairs}
+
+
 class Statements(dict[str, bytes]):
     """The statements of one file, bound: `Statements("instep.engine", "outbox.sql", outbox=...)["claim"]`.
 

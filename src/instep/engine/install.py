@@ -15,9 +15,9 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from instep.clock import SYSTEM, Clock
-from instep.database.statements import Statements
+from instep.database.statements import Statements, storage, typed
 from instep.engine import capture, sweep
-from instep.engine.declaration import MAX_NAME, Declaration, Source, Target, fragments, quoted
+from instep.engine.declaration import MAX_NAME, Declaration, Source, Target, fragments, quoted, raw
 from instep.engine.declared import (
     read_declarations,
     read_source,
@@ -51,8 +51,23 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
+    """`statement`: SQL that mends it, where one does; `hidden`: row-level security hides rows from this role."""
+
     what: str
     mend: str
+    statement: str = ""
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A table that stands for a source or derivation, or an index of it, by its name in the schema instep: what makes
+    it where it is missing, and the settings that a table is made with."""
+
+    name: str
+    table: str
+    statements: tuple[str, ...]
+    storage: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +128,7 @@ async def verify(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> Veri
     """Compare a source's table with what was installed: mend triggers, take up new partitions and names, and say
     what cannot be mended. A few catalogue reads where all is well; locks only where something is to be mended."""
     row = await (await conn.execute(_SQL["recorded"], {"name": source_name})).fetchone()
-    source, found = await _located(conn, source_name)
+    source, found = await located(conn, source_name)
     if found:
         return Verified(problems=found)
     assert row is not None
@@ -156,10 +171,10 @@ async def verify(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> Veri
 
 async def problems(conn: Conn, source_name: str) -> tuple[Problem, ...]:
     """What of a source's table needs a person, as `verify` says it; a few catalogue reads, mends nothing."""
-    return (await _located(conn, source_name))[1]
+    return (await located(conn, source_name))[1]
 
 
-async def _located(conn: Conn, source_name: str) -> tuple[Source, tuple[Problem, ...]]:
+async def located(conn: Conn, source_name: str) -> tuple[Source, tuple[Problem, ...]]:
     """The source as it is called now, and what of its table or columns nobody but a person can mend."""
     recorded = await read_source(conn, source_name)
     row = await (await conn.execute(_SQL["recorded"], {"name": source_name})).fetchone()
@@ -174,7 +189,8 @@ async def _located(conn: Conn, source_name: str) -> tuple[Source, tuple[Problem,
     if found[3]:  # turned on since, or this worker's role is another than the one that added the table
         what = f"row-level security of {source.schema}.{source.table} hides rows from this role: they would be cleared"
         mend = "Let instep's role bypass it: alter role … bypassrls; or let it own the table (without force)."
-        return source, (Problem(what, mend),)
+        bypass = typed("instep.engine", "install.sql", "bypass", role=sql.Identifier(conn.info.user))
+        return source, (Problem(what, mend, bypass, hidden=True),)
     return source, tuple(_column_problems(source, columns, await capture.columns_now(conn, source.oid)))
 
 
@@ -284,18 +300,27 @@ def _column_problems(
             if moved is not None:
                 what = f"{where}.{name} was renamed to {moved.name}"
                 mend = f"Rename it back, or {again} with {moved.name} in the place of {name}."
+                back = _typed(
+                    source, "rename_back", now=sql.Identifier(moved.name), column=sql.Identifier(name)
+                )
             else:
                 what = f"{where}.{name} was dropped"
                 mend = f"Add the column again, or {again} without it."
-            problems.append(Problem(what, mend))
+                back = _typed(source, "add_again", column=sql.Identifier(name), type=raw(was["type"]))
+            problems.append(Problem(what, mend, back))
         elif _unmodified(column.type) != _unmodified(was["type"]):
             problems.append(
                 Problem(
                     f"{where}.{name} was {was['type']} and is now {column.type}",
                     f"Give it its type back, or {again}.",
+                    _typed(source, "retype", column=sql.Identifier(name), type=raw(was["type"])),
                 )
             )
     return problems
+
+
+def _typed(source: Source, name: str, **fragments: sql.Composable) -> str:
+    return typed("instep.engine", "install.sql", name, table=source.relation, **fragments)
 
 
 def _unmodified(type: str) -> str:
@@ -320,3 +345,39 @@ def _parts(declaration: Declaration) -> dict[str, sql.Composable]:
             for what in ("claim", "parked", "dead")
         },
     }
+
+
+def made_anew(declaration: Declaration, target: Target) -> tuple[str, ...]:
+    """What a person runs where the outputs of a target are gone: they count as never made."""
+    bound = {
+        **fragments(declaration),
+        "target": sql.Literal(target.name),
+        "due": sql.Literal(declaration.name),
+    }
+    names = ("forget_stamps", "sweep_again")
+    return tuple(typed("instep.engine", "install.sql", name, **bound) for name in names)
+
+
+def parts(declaration: Declaration) -> list[Part]:
+    """The tables and indexes of a derivation and of its source's change log, as they are installed."""
+    bound = {**_parts(declaration), "due": sql.Literal(declaration.name)}
+    suffix, change = declaration.suffix, f"change_{declaration.source.name}"
+
+    def made(*names: str) -> tuple[str, ...]:
+        return tuple(typed("instep.engine", "install.sql", name, **bound) for name in names)
+
+    def table(name: str, template: str, *more: str) -> Part:
+        options = storage("instep.engine", "install.sql", template)
+        return Part(name, name, made(template, *more), options)
+
+    outbox, stamp = f"outbox_{suffix}", f"stamp_{suffix}"
+    found = [
+        table(change, "create_change", "sweep_again"),
+        table(outbox, *_CREATE[:-1], "sweep_again"),
+        table(stamp, "create_stamp", "sweep_again"),
+    ]
+    for name, template in ((change, "key_change"), (outbox, "key_outbox"), (stamp, "key_stamp")):
+        found.append(Part(f"{name}_pkey", name, made(template), {}))
+    for what in ("claim", "parked", "dead"):
+        found.append(Part(f"outbox_{suffix}_{what}", outbox, made(f"create_outbox_{what}_index"), {}))
+    return found

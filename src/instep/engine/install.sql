@@ -120,3 +120,34 @@ delete from instep.marker where source = %(source)s
 
 -- name: forget_source
 delete from instep.source where name = %(source)s
+
+
+-- Statements that people are shown (doctor): they put back what is not as it was installed.
+
+-- name: key_change
+alter table {change} add primary key (seq)
+
+-- name: key_outbox
+alter table {outbox} add primary key ({key}, target)
+
+-- name: key_stamp
+alter table {stamp} add primary key ({key}, target)
+
+-- name: sweep_again
+-- What a lost table held is found again.
+update instep.derivation set sweep_due = 'one of its tables was made again' where name = {due}
+
+-- name: forget_stamps
+delete from {stamp} where target = {target}
+
+-- name: rename_back
+alter table {table} rename column {now} to {column}
+
+-- name: add_again
+alter table {table} add column {column} {type}
+
+-- name: retype
+alter table {table} alter column {column} type {type} using {column}::text::{type}
+
+-- name: bypass
+alter role {role} bypassrls

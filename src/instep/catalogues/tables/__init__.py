@@ -6,5 +6,6 @@ catalogue = Catalogue(
     name="tables",
     derivations="instep.catalogues.tables.workshop:workshop",
     commands="instep.catalogues.tables.commands:app",
+    checks="instep.catalogues.tables.checks:CHECKS",
     docs="docs/tables.md",
 )

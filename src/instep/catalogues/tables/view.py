@@ -5,7 +5,7 @@ from __future__ import annotations
 from psycopg import errors, sql
 
 from instep.chunks.names import chunk_tables
-from instep.database.statements import Statements, compose
+from instep.database.statements import Statements, compose, typed
 from instep.engine.declaration import SCHEMA, Columns, Declaration, Target, quoted
 from instep.engine.ports import Conn
 from instep.errors import Refused
@@ -26,23 +26,30 @@ def column_names(declaration: Declaration) -> dict[str, str]:
 
 async def write_view(conn: Conn, declaration: Declaration, target: Target) -> None:
     """Make the view show `target`. Call it within the transaction that makes the target the one that is read."""
+    statements = Statements(_PACKAGE, _FILE, **_fragments(declaration, target))
+    await conn.execute(statements["drop"], {})
+    await conn.execute(statements["create"], {})
+
+
+def view_statement(declaration: Declaration, target: Target) -> str:
+    """The statement that makes the view, to be shown to people."""
+    return typed(_PACKAGE, _FILE, "create", **_fragments(declaration, target))
+
+
+def _fragments(declaration: Declaration, target: Target) -> dict[str, sql.Composable]:
     tables, columns = chunk_tables(declaration, target), Columns(declaration.source.key)
     keys = sql.SQL(", ").join(
         compose(_PACKAGE, _FILE, "key_column", ours=sql.Identifier(ours), theirs=quoted(column.name))
         for ours, column in zip(columns.names, columns.key, strict=True)
     )
-    statements = Statements(
-        _PACKAGE,
-        _FILE,
-        view=view_name(declaration.source.name),
-        keys=keys,
-        chunk=tables.chunk,
-        layout=tables.layout,
-        on_c_l=columns.equal("c", "l"),
+    return {
+        "view": view_name(declaration.source.name),
+        "keys": keys,
+        "chunk": tables.chunk,
+        "layout": tables.layout,
+        "on_c_l": columns.equal("c", "l"),
         **{ours: quoted(shown) for ours, shown in column_names(declaration).items()},
-    )
-    await conn.execute(statements["drop"], {})
-    await conn.execute(statements["create"], {})
+    }
 
 
 async def drop_outputs(conn: Conn, source: str) -> bool:
