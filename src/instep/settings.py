@@ -18,9 +18,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from platformdirs import user_data_path
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+)
 from pydantic.fields import FieldInfo
 
+from instep import failpoints
 from instep.errors import SettingsError
 
 PREFIX = "INSTEP_"
@@ -57,6 +67,12 @@ def _lower(value: Any) -> Any:
 
 def _listed(value: Any) -> Any:
     return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+
+def _failpoint(value: str | None) -> str | None:
+    if value is not None:
+        failpoints.parse(value)
+    return value
 
 
 _SECONDS = "seconds, more than 0"
@@ -155,6 +171,9 @@ class Settings(BaseModel):
     allow_skip: Annotated[
         tuple[str, ...], BeforeValidator(_listed), Takes("names of checks, with commas between")
     ] = Field((), description="checks that may go unmade: they stay listed, and raise no exit code")
+    failpoint: Annotated[
+        str | None, AfterValidator(_failpoint), Takes("a fail point, its hit and stop: commit.stamped:2:stop")
+    ] = Field(None, description="for tests of crashes: where this process kills (or stops) itself")
     yes: Annotated[bool, Takes("true or false")] = Field(False, description="answer every question with yes")
 
     _warnings: tuple[str, ...] = PrivateAttr(default=())

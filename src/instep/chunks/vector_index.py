@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from psycopg import errors, sql
 
+from instep import failpoints
 from instep.chunks.names import ChunkTables
 from instep.chunks.vector_type import known_type, pgvector_schema
 from instep.database.statements import Statements
@@ -57,14 +58,18 @@ async def build(conn: Conn, holder: Conn, tables: ChunkTables, target: Target) -
         if not alone:
             return "busy"
         await holder.execute(statements["let_go"], {})
+        failpoints.reach("vector_index.due")
         try:
             if await _cleared(conn, statements, tables):
                 return "valid"
         except errors.LockNotAvailable:
             return "busy"
+        failpoints.reach("vector_index.cleared")
         (rows,) = await _row(conn, statements["rows"], {})
         await _create(conn, statements, _memory(rows, target))
+        failpoints.reach("vector_index.built")
         await conn.execute(statements["analyze"], {})
+        failpoints.reach("vector_index.analyzed")
     return "built"
 
 

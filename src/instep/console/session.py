@@ -54,9 +54,11 @@ class Session:
     @asynccontextmanager
     async def app(self) -> AsyncIterator[Instep]:
         """The app on the database of the settings; an embedded server is started where none runs, and it is said."""
+        from instep import failpoints
         from instep.app import Instep
         from instep.console.logs import configure
 
+        failpoints.arm(self.settings.failpoint)
         configure(self.settings.log_level, self.terminal)
         self.announce_embedded()
         async with Instep.open(self.settings) as app:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import AsyncConnection
 
+from instep import failpoints
 from instep.database.pool import Conn, Database
 from instep.errors import Outage, Refused
 
@@ -182,7 +183,12 @@ class _Runner:
             isolation_level="READ COMMITTED",
         )
         with engine.connect() as connection:
-            return [m.name for m in self._pending if self._apply_patiently(connection, m)]
+            return [m.name for m in self._pending if self._committed(connection, m)]
+
+    def _committed(self, connection: Connection, migration: Migration) -> bool:
+        ran = self._apply_patiently(connection, migration)
+        failpoints.reach("migrate.committed")
+        return ran
 
     def _connect(self) -> psycopg.Connection[Any]:
         self._session = psycopg.connect(self._dsn, application_name="instep migrate")
@@ -218,6 +224,7 @@ class _Runner:
             "create schema if not exists instep",
         ):
             connection.exec_driver_sql(statement)
+        failpoints.reach("migrate.locked")
 
         def run() -> None:
             connection.exec_driver_sql(migration.text)
@@ -231,6 +238,7 @@ class _Runner:
         if _head(context.get_current_heads(), migration.branch) >= migration.revision:
             return False
         context.run_migrations()
+        failpoints.reach("migrate.applied")
         if self._cancelled.is_set():
             raise _Cancelled
         return True

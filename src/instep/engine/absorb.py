@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from psycopg import errors as pg
 from psycopg import sql
 
+from instep import failpoints
 from instep.database.statements import compose
 from instep.database.transactions import INDEX_ONLY, WORKER, transaction
 from instep.engine.declaration import Declaration, Source, fragments
@@ -80,7 +81,10 @@ class Absorber:
     async def _execute(self, conn: Conn, statement: bytes, limit: int) -> Absorbed:
         values = {"source": self.source.name, "cursor": self._cursor, "limit": limit}
         async with transaction(conn, WORKER, *INDEX_ONLY):
+            failpoints.reach("absorb.begun")
             row = await (await conn.execute(statement, values)).fetchone()
+            failpoints.reach("absorb.taken")
+        failpoints.reach("absorb.committed")
         assert row is not None
         taken, last, *counts = row
         if last is not None:

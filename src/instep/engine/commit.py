@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from instep import failpoints
 from instep.database.arrays import PackedArray
 from instep.database.statements import Statements
 from instep.database.transactions import WORKER, transaction
@@ -68,19 +69,25 @@ class Committer:
     async def commit(self, conn: Conn, change: Change) -> Committed:
         """Write what is still held under the wave's token, in one transaction. Raises what the sink or PostgreSQL raises, and then nothing was written."""
         async with transaction(conn, WORKER):
+            failpoints.reach("commit.begun")
             held = await self._fence(conn, change)
+            failpoints.reach("commit.fenced")
             outputs = change.outputs
             if len(held.places) < len(change.entries):
                 outputs = [output for output in outputs if output.key in held.places]
             cleared = [key for key in change.cleared if key in held.places]
             if outputs or cleared:
                 await self._sink.write(conn, self._target, cleared, outputs)
+            failpoints.reach("commit.written")
             await self._stamp(conn, outputs, cleared)
+            failpoints.reach("commit.stamped")
             moved = [held.places[key] for key in held.moved]
             finished = [place for key, place in held.places.items() if not moved or key not in held.moved]
             if held.places:
                 places = {"finished": PackedArray("tid", finished), "moved": PackedArray("tid", moved)}
                 await conn.execute(self._sql["finish"], places)
+            failpoints.reach("commit.finished")
+        failpoints.reach("commit.committed")
         return Committed(outputs, cleared, len(finished), len(moved), len(change.entries) - len(held.places))
 
     async def _fence(self, conn: Conn, change: Change) -> _Held:

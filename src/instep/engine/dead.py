@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from instep import failpoints
 from instep.database.statements import Statements
 from instep.database.transactions import transaction
 from instep.engine.declaration import Columns, Declaration, Key, fragments
@@ -89,8 +90,11 @@ class DeadLetters:
                 else:
                     locked = await conn.execute(self._sql["lock_kind"], {"kind": kind, "limit": PIECE})
                 rows = [place for (place,) in await locked.fetchall()]
+                failpoints.reach("dead.locked")
                 if rows:
                     await conn.execute(self._sql[verb], {"rows": rows, **values})
+                failpoints.reach("dead.changed")
+            failpoints.reach("dead.committed")
             total += len(rows)
             if key is not None or len(rows) < PIECE:
                 return total

@@ -6,6 +6,7 @@ import os
 import socket
 from dataclasses import dataclass
 
+from instep import failpoints
 from instep.database.statements import Statements
 from instep.engine.ports import Conn
 from instep.errors import InstepError
@@ -33,6 +34,7 @@ class Exclusive:
 
     async def release(self, conn: Conn) -> None:
         await conn.execute(_SQL["release"], {"name": self.name, "token": self.token})
+        failpoints.reach("exclusive.released")
 
 
 async def acquire(conn: Conn, name: str, token: int) -> Exclusive:
@@ -40,6 +42,7 @@ async def acquire(conn: Conn, name: str, token: int) -> Exclusive:
     token. Raises HeldElsewhere, naming the holder."""
     values = {"name": name, "holder": holder(), "token": token, "lease": LEASE_SECONDS}
     if await (await conn.execute(_SQL["acquire"], values)).fetchone() is not None:
+        failpoints.reach("exclusive.acquired")
         return Exclusive(name, token)
     row = await (await conn.execute(_SQL["holder"], {"name": name})).fetchone()
     who, seconds = row if row else ("a worker that has just ended", 0.0)

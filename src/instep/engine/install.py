@@ -14,6 +14,7 @@ from typing import Any
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
+from instep import failpoints
 from instep.clock import SYSTEM, Clock
 from instep.database.statements import Statements, storage, typed
 from instep.engine import capture, sweep
@@ -94,6 +95,7 @@ async def install(
 
     async def work() -> None:
         await conn.execute(_SQL["lock"], {})
+        failpoints.reach("install.locked")
         other = await source_of_relation(conn, source.oid)
         if other is not None and other != source.name:
             raise Refused(
@@ -113,11 +115,14 @@ async def install(
             bound = Statements("instep.engine", "install.sql", **_parts(declaration))
             for name in _CREATE:
                 await conn.execute(bound[name], {})
+        failpoints.reach("install.tables")
         await _capture(conn, source)
+        failpoints.reach("install.captured")
 
     waited = await schema_change(
         conn, work, f"install triggers on {source.schema}.{source.table}", clock=clock
     )
+    failpoints.reach("install.committed")
     names = {declaration.name for declaration in declarations}
     present = [d for d in await read_declarations(conn, source) if d.name in names]
     made = [target for d in present for target in await read_targets(conn, d.name)]
@@ -163,8 +168,10 @@ async def verify(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> Veri
                 "; ".join([*changes, *mended])[:500] or ("restored" if due else "capture renewed"),
                 source=source_name,
             )
+            failpoints.reach("verify.mended")
 
         waited = await schema_change(conn, work, f"mend the triggers on {now}", clock=clock)
+        failpoints.reach("verify.committed")
         repaired += [*changes, *mended]
     return Verified(tuple(repaired), (), waited)
 
@@ -215,9 +222,13 @@ async def remove(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> floa
             await conn.execute(_SQL[forgotten], {"derivations": [d.name for d in declarations]})
         for name in ("forget_targets", "forget_derivations", "forget_markers", "forget_source"):
             await conn.execute(_SQL[name], {"source": source_name})
+        failpoints.reach("remove.dropped")
 
     waited = await schema_change(conn, retire, f"retire the targets of {source_name}", clock=clock)
-    return waited + await schema_change(conn, work, f"remove {source_name}", clock=clock)
+    failpoints.reach("remove.retired")
+    waited += await schema_change(conn, work, f"remove {source_name}", clock=clock)
+    failpoints.reach("remove.committed")
+    return waited
 
 
 async def _capture(conn: Conn, source: Source) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from instep import failpoints
 from instep.clock import Clock
 from instep.database.statements import Statements, compose, fragment
 from instep.database.transactions import INDEX_ONLY, WORKER, transaction
@@ -94,35 +95,52 @@ class Outbox:
             rows = await self._fetch(
                 conn, "claim_suspect", lease=self.lease_seconds, token=token, suspect=SUSPECT_CLAIMS
             )
+            failpoints.reach("claim.suspect")
         return [self._entry(row) for row in rows]
 
     async def bury_lost(self, conn: Conn) -> int:
         """Dead letters of kind `lost`: committed synchronously, as every death is."""
         async with transaction(conn, *INDEX_ONLY):
-            return len(await self._fetch(conn, "bury_lost", suspect=SUSPECT_CLAIMS, limit=1000))
+            buried = await self._fetch(conn, "bury_lost", suspect=SUSPECT_CLAIMS, limit=1000)
+            failpoints.reach("claim.buried")
+        return len(buried)
 
     async def let_in(self, conn: Conn, limit: int = 5000) -> int:
         """Parked entries that are due become claimable."""
         async with transaction(conn, WORKER, *INDEX_ONLY):
-            return len(await self._fetch(conn, "let_in", limit=limit))
+            let_in = await self._fetch(conn, "let_in", limit=limit)
+            failpoints.reach("claim.let_in")
+        return len(let_in)
 
     async def renew(self, conn: Conn, token: int, keys: Sequence[Key]) -> int:
         """Lengthen the lease of what is still ours; the number tells how many are."""
-        return await self._by_token(conn, "renew", token, keys, lease=self.lease_seconds)
+        renewed = await self._by_token(
+            conn, "renew", token, keys, point="renew.changed", lease=self.lease_seconds
+        )
+        failpoints.reach("renew.committed")
+        return renewed
 
     async def release(self, conn: Conn, token: int, keys: Sequence[Key]) -> int:
         """Give back, uncounted; the number that were still ours. An outage, a shutdown, too much for one wave."""
-        return await self._by_token(conn, "release", token, keys)
+        failpoints.reach("release.begun")
+        released = await self._by_token(conn, "release", token, keys, point="release.changed")
+        failpoints.reach("release.committed")
+        return released
 
     async def park(self, conn: Conn, token: int, keys: Sequence[Key]) -> int:
         """Give back what ran out of time, not to be claimed before its lease would have ended; the number still ours."""
-        return await self._by_token(conn, "park", token, keys)
+        failpoints.reach("park.begun")
+        parked = await self._by_token(conn, "park", token, keys, point="park.changed")
+        failpoints.reach("park.committed")
+        return parked
 
     async def fail(self, conn: Conn, token: int, failures: Sequence[Failure]) -> Recorded:
         """Record failures of entries that were tried alone, with the guards of a commit."""
         keys = self.columns.arrays(f.entry.key for f in failures)
+        failpoints.reach("fail.begun")
         async with transaction(conn):
             await self._fetch(conn, "lock", token=token, **keys)
+            failpoints.reach("fail.locked")
             rows = await self._fetch(
                 conn,
                 "fail",
@@ -137,6 +155,8 @@ class Outbox:
                 jitter=[self.clock.uniform(0.8, 1.2) for _ in failures],
                 **keys,
             )
+            failpoints.reach("fail.recorded")
+        failpoints.reach("fail.committed")
         given_back = sum(row[-2] for row in rows)
         dead = sum(row[-1] for row in rows)
         return Recorded(len(rows) - given_back - dead, dead, given_back, len(failures) - len(rows))
@@ -157,18 +177,32 @@ class Outbox:
         if cursor is not None:
             name += "_after"
             values |= {"after": cursor.sort_key, **self.columns.one(cursor.key)}
+        failpoints.reach("claim.begun")
         async with transaction(conn, WORKER, *INDEX_ONLY):
             rows = await self._fetch(conn, name, **values)
+            failpoints.reach("claim.taken")
+        failpoints.reach("claim.committed")
         entries = [self._entry(row) for row in rows]
         if entries:
             self._cursor[order] = entries[-1]
         return entries
 
-    async def _by_token(self, conn: Conn, name: str, token: int, keys: Sequence[Key], **values: Any) -> int:
+    async def _by_token(
+        self,
+        conn: Conn,
+        name: str,
+        token: int,
+        keys: Sequence[Key],
+        *,
+        point: failpoints.Point,
+        **values: Any,
+    ) -> int:
         arrays = self.columns.arrays(keys)
         async with transaction(conn, WORKER, *INDEX_ONLY):
             await self._fetch(conn, "lock", token=token, **arrays)
-            return len(await self._fetch(conn, name, token=token, **values, **arrays))
+            changed = await self._fetch(conn, name, token=token, **values, **arrays)
+            failpoints.reach(point)
+        return len(changed)
 
     async def _fetch(self, conn: Conn, name: str, **values: Any) -> list[tuple[Any, ...]]:
         return await (await conn.execute(self._sql[name], {"target": self.target.name, **values})).fetchall()

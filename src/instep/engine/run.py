@@ -16,6 +16,7 @@ from typing import Protocol
 import orjson
 import psycopg
 
+from instep import failpoints
 from instep.clock import Clock
 from instep.database.outages import is_outage
 from instep.database.statements import Statements
@@ -141,6 +142,7 @@ class _Run:
             self._conns.append(await self._database.dedicated())
         name = self.report.name
         self._id = await self._value("start", derivation=name)
+        failpoints.reach("run.started")
         for target in await declared.read_targets(self._conns[0], name):
             reader, _, *own = self._conns
             self._hands.append(
@@ -361,6 +363,7 @@ class _Run:
             await self._value(
                 "finish", id=self._id, outcome=_outcome(report), detail=detail or None, counters=counters
             )
+            failpoints.reach("run.finished")
         except psycopg.Error as error:
             report.outage = report.outage or describe(error)
         self._observer.event(

@@ -17,6 +17,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
+from instep import failpoints
 from instep.database.statements import Statements
 from instep.database.transactions import WORKER, transaction
 from instep.engine.capture import marker_lock
@@ -104,16 +105,19 @@ class Sweeper:
         row = await (await conn.execute(_SQL["begin_sweep"], {"derivation": name, "lock": lock})).fetchone()
         if row is None:
             raise Refused(f"There is no derivation {name!r}.")
+        failpoints.reach("sweep.begun")
         reason, began, marker = row
         lower: Key | None = None
         while True:
             upper = await self._end(conn, lower)
+            failpoints.reach("sweep.bounded")
             yield await self._readable(conn, lower, upper)
             if upper is None:
                 break
             lower = upper
         values = {"derivation": name, "began": began, "marker": marker, "due": reason}
         await conn.execute(_SQL["end_sweep"], values)
+        failpoints.reach("sweep.ended")
         await conn.execute(_SQL["forget_markers"], {"source": self.declaration.source.name})
 
     async def sweep(self, conn: Conn) -> Piece:
@@ -172,6 +176,8 @@ class Sweeper:
             row = await (
                 await conn.execute(self._statement("piece", lower, upper, without), values)
             ).fetchone()
+            failpoints.reach("sweep.enqueued")
+        failpoints.reach("sweep.committed")
         assert row is not None
         return Piece(*row)
 
@@ -198,6 +204,7 @@ class Sweeper:
         values = {"derivation": self.declaration.name, "kind": kind, "message": str(error).splitlines()[0]}
         async with transaction(conn, WORKER):
             cursor = await conn.execute(self._statement("bury", None), {**values, **self._columns.one(key)})
+            failpoints.reach("sweep.buried")
             return cursor.rowcount
 
     def _lost(self, error: psycopg.Error, lower: Key | None) -> Permanent:

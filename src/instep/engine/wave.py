@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
+from instep import failpoints
 from instep.clock import Clock
 from instep.database.outages import is_serialization
 from instep.engine.commit import Change, Committed, Committer
@@ -141,8 +142,11 @@ class Hands:
         gone or no longer eligible, and those whose stamp already names this content; releases what is too much."""
         keys = [entry.key for entry in wave.entries]
         async with self._within("load"), self.reading() as conn:
+            failpoints.reach("load.begun")
             wave.stamped = await self.committer.stamps(conn, keys)
+            failpoints.reach("load.stamps")
             loaded = await self.derivation.load(conn, self.target, keys, wave.stamped)
+            failpoints.reach("load.loaded")
         self._adapt(len(loaded.items), bool(loaded.deferred))
         if loaded.deferred:
             await self.release(wave.token, loaded.deferred)
@@ -164,7 +168,9 @@ class Hands:
     async def compute(self, wave: Wave) -> Sequence[Output | Permanent]:
         """No transaction is open here. The result has the order of `wave.items`."""
         async with self._within("compute"):
+            failpoints.reach("compute.begun")
             results = await self.derivation.compute(self.target, wave.items)
+        failpoints.reach("compute.done")
         if len(results) != len(wave.items):
             raise RuntimeError(f"compute gave {len(results)} results for {len(wave.items)} items")
         return results

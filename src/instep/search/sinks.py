@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from instep import failpoints
 from instep.clock import SYSTEM, Clock
 from instep.database.statements import Statements
 from instep.database.transactions import transaction
@@ -77,6 +78,7 @@ class TantivySink:
             if target.id in self._lost:
                 await self._begin(own, target)
             epoch = await self._announce(own, target)
+        failpoints.reach("search_index.announced")
         await self.index(target).apply(epoch, removed, [output.value for output in outputs])
 
     async def finish(self, conn: Conn, target: Target) -> None:
@@ -107,7 +109,9 @@ class TantivySink:
     async def _begin(self, conn: Conn, target: Target) -> None:
         epoch = self._clock.token()
         await self.index(target).create(epoch)
+        failpoints.reach("search_index.created")
         await conn.execute(self._sql["begin"], {**self._named(target), "epoch": epoch})
+        failpoints.reach("search_index.begun")
         self._lost.discard(target.id)
 
     async def _announce(self, own: Conn, target: Target) -> int:

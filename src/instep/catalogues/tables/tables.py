@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from instep import failpoints
 from instep.catalogues.tables.declare import Declared
 from instep.catalogues.tables.options import CATALOGUE
 from instep.catalogues.tables.view import drop_outputs, write_view
@@ -92,8 +93,10 @@ async def add(conn: Conn, declared: Declared, *, clock: Clock = SYSTEM) -> Added
         async def outputs() -> None:
             await ChunkSink(declared.embed).prepare(conn, reading)
             await write_view(conn, declared.embed, reading)
+            failpoints.reach("add.prepared")
 
         await schema_change(conn, outputs, f"make the chunk tables of {name}", clock=clock)
+        failpoints.reach("add.committed")
     except BaseException:
         if not present and not conn.broken:
             await remove(conn, name, clock=clock)
@@ -136,6 +139,7 @@ async def remove(
     async def outputs() -> None:
         nonlocal dropped
         dropped = await drop_outputs(conn, name) or dropped
+        failpoints.reach("remove.outputs")
 
     targets: Sequence[Target] = ()
     if present:

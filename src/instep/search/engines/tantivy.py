@@ -23,6 +23,7 @@ import orjson
 import tantivy
 from tantivy import Occur
 
+from instep import failpoints
 from instep.engine.declaration import Key, KeyColumn
 from instep.errors import Outage
 from instep.search.columns import MOMENTS, Column
@@ -150,6 +151,7 @@ class TantivyIndex:
             writer.wait_merging_threads()
             if self.path.exists():
                 self.path.rename(old)
+                failpoints.reach("search_index.swapped")
             fresh.rename(self.path)
             if old.exists():
                 shutil.rmtree(old)
@@ -195,7 +197,9 @@ class TantivyIndex:
                 for document in add:
                     writer.add_document(self._document(document))
                 self._stamp(writer, epoch)
+                failpoints.reach("search_index.added")
                 writer.commit()
+                failpoints.reach("search_index.committed")
             except BaseException:
                 # What a failed apply left in the writer must not be in the next commit.
                 self._writer = None
