@@ -21,7 +21,7 @@ import pytest
 from psycopg import sql
 
 from instep.cli.main import execute
-from instep.testing.model_server import ModelServer
+from instep.testing.model_server import DIMENSIONS, ModelServer
 
 POISON = "poison"  # a text with it is refused by the model server
 
@@ -53,8 +53,8 @@ create view recent as select * from articles;
 class ModelThread:
     """A model server that runs beside tests which are not async."""
 
-    def __init__(self) -> None:
-        self.server = ModelServer("tei")
+    def __init__(self, dimensions: int = DIMENSIONS) -> None:
+        self.server = ModelServer("tei", dimensions=dimensions)
         self.server.faults.refuse = {POISON: 400}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

@@ -1,0 +1,100 @@
+"""A worker is killed at each step of a run; another goes on; nothing is lost, doubled, stuck or counted."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+from fault_points import CHANGED, FAILED, PARKED, RELEASED, RENEWED, UNREADABLE
+from fault_scene import TABLE, Scene, Stage, wait_for
+
+POISON = "poison"
+
+
+@pytest.mark.parametrize("point", CHANGED)
+def test_killed_while_it_works(scene: Scene, point: str) -> None:
+    scene.write()
+    scene.start("run", "articles", failpoint=point).killed()
+    scene.others_go_on()
+    scene.in_step()
+
+
+@pytest.mark.parametrize("point", RENEWED)
+def test_killed_while_it_renews_a_lease(scene: Scene, point: str) -> None:
+    scene.write()
+    scene.model.server.hold()
+    scene.start("run", "articles", failpoint=point).killed()
+    scene.model.server.release()
+    scene.others_go_on()
+    scene.in_step()
+
+
+@pytest.mark.parametrize("point", RELEASED)
+def test_killed_while_it_gives_back(scene: Scene, point: str) -> None:
+    scene.write()
+    server = scene.model.server
+    server.hold()
+    child = scene.start("run", "articles.embed", failpoint=point)
+    wait_for(lambda: server.active > 0)
+    child.signal(signal.SIGTERM)
+    child.killed()
+    server.release()
+    scene.others_go_on()
+    scene.in_step()
+
+
+@pytest.mark.parametrize("point", PARKED)
+def test_killed_while_it_parks_what_took_too_long(scene: Scene, point: str) -> None:
+    scene.write()
+    scene.model.server.hold()
+    budget = {"INSTEP_CALL_TIMEOUT_SECONDS": "0.4"}
+    scene.start("run", "articles.embed", failpoint=point, **budget).killed()
+    scene.model.server.release()
+    scene.others_go_on()
+    scene.in_step()
+
+
+@pytest.mark.parametrize("point", FAILED)
+def test_killed_while_it_records_a_failure(scene: Scene, point: str) -> None:
+    """The item fails once, whoever records it: one attempt, not two and not none."""
+    scene.write()
+    scene.write(f"update articles set title = '{POISON}' where id = 3")
+    scene.model.server.faults.refuse = {POISON: 400}
+    scene.failed = {(3,)}
+    scene.start("run", "articles", failpoint=point).killed()
+    scene.others_go_on(code=None)
+    scene.in_step()
+    dead = scene.sql(
+        "select key_1, attempts, error_kind from instep.outbox_articles_embed where failed_at is not null"
+    )
+    assert dead == [(3, 1, "input refused")]
+
+
+def unreadable(scene: Scene) -> None:
+    """A condition that fails where place is 0."""
+    scene.sql(TABLE)
+    scene.settings["INSTEP_SEARCH_ENGINE"] = "postgres"
+    scene.run("tables", "add", "articles", "--text", "title", "--where", "10 / place > 0", "--yes")
+    scene.run("run", "articles")
+
+
+@pytest.fixture
+def divided(stage: Stage) -> Iterator[Scene]:
+    with stage.scene(unreadable) as scene:
+        scene.rows = "select id, true, title, array[title]::text[] from articles"
+        scene.failed = {(3,)}
+        yield scene
+
+
+@pytest.mark.parametrize("point", UNREADABLE)
+def test_killed_while_it_buries_a_row_that_cannot_be_read(divided: Scene, point: str) -> None:
+    divided.write(
+        "update articles set place = 0 where id = 3; update articles set title = 'new' where id = 4"
+    )
+    divided.start("run", "articles", failpoint=point).killed()
+    divided.others_go_on(code=1)
+    divided.in_step()
+    for derivation in ("embed", "search"):
+        outbox = f"instep.outbox_articles_{derivation}"
+        assert divided.sql(f"select key_1, failed_at is not null from {outbox}") == [(3, True)]
