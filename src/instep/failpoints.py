@@ -27,6 +27,7 @@ Point = Literal[
     "load.begun", "load.stamps", "load.loaded",
     "compute.begun", "compute.done",
     "commit.begun", "commit.fenced", "commit.written", "commit.stamped", "commit.finished", "commit.committed",
+    "renew.begun",
     "renew.changed", "renew.committed",
     "release.begun", "release.changed", "release.committed",
     "park.begun", "park.changed", "park.committed",

@@ -14,7 +14,11 @@ CHANGED = (
 )  # fmt: skip
 """On the way of rows that were written."""
 
-RENEWED = ("renew.changed", "renew.committed")  # the model takes longer than a quarter of the lease
+RENEWED = (
+    "renew.begun",
+    "renew.changed",
+    "renew.committed",
+)  # the model takes longer than a quarter of the lease
 RELEASED = ("release.begun", "release.changed", "release.committed")  # SIGTERM while the model works
 PARKED = ("park.begun", "park.changed", "park.committed")  # the model takes longer than the budget
 FAILED = ("fail.begun", "fail.locked", "fail.recorded", "fail.committed")  # the model refuses a text

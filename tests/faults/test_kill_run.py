@@ -25,7 +25,7 @@ def test_killed_while_it_renews_a_lease(scene: Scene, point: str) -> None:
     scene.write()
     scene.model.server.hold()
     scene.start("run", "articles", failpoint=point).killed()
-    scene.model.server.release()
+    scene.model.release()
     scene.others_go_on()
     scene.in_step()
 
@@ -39,7 +39,7 @@ def test_killed_while_it_gives_back(scene: Scene, point: str) -> None:
     wait_for(lambda: server.active > 0)
     child.signal(signal.SIGTERM)
     child.killed()
-    server.release()
+    scene.model.release()
     scene.others_go_on()
     scene.in_step()
 
@@ -50,7 +50,7 @@ def test_killed_while_it_parks_what_took_too_long(scene: Scene, point: str) -> N
     scene.model.server.hold()
     budget = {"INSTEP_CALL_TIMEOUT_SECONDS": "0.4"}
     scene.start("run", "articles.embed", failpoint=point, **budget).killed()
-    scene.model.server.release()
+    scene.model.release()
     scene.others_go_on()
     scene.in_step()
 

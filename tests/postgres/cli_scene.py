@@ -64,6 +64,10 @@ class ModelThread:
         asyncio.run_coroutine_threadsafe(self.server.start(), self._loop).result(10)
         return self
 
+    def release(self) -> None:
+        """`server.release` wakes nobody when it is called from another thread than the server's."""
+        self._loop.call_soon_threadsafe(self.server.release)
+
     def __exit__(self, *_: object) -> None:
         asyncio.run_coroutine_threadsafe(self.server.stop(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -114,6 +114,7 @@ class Outbox:
 
     async def renew(self, conn: Conn, token: int, keys: Sequence[Key]) -> int:
         """Lengthen the lease of what is still ours; the number tells how many are."""
+        failpoints.reach("renew.begun")
         renewed = await self._by_token(
             conn, "renew", token, keys, point="renew.changed", lease=self.lease_seconds
         )

@@ -152,6 +152,10 @@ class ModelServer:
     def release(self) -> None:
         self._release.set()
 
+    @property
+    def held(self) -> bool:
+        return not self._release.is_set()
+
     async def arrived(self, requests: int = 1) -> None:
         """Return as soon as so many requests have come since the records were emptied."""
         async with self._arrived:
