@@ -105,6 +105,11 @@ class Child:
         assert os.WIFEXITED(status), f"signal {os.WTERMSIG(status)}\n{self.said}"
         assert os.WEXITSTATUS(status) == code, f"exit code {os.WEXITSTATUS(status)}, not {code}\n{self.said}"
 
+    def ended_in(self, codes: set[int], seconds: float = PATIENCE) -> None:
+        status = self._wait(seconds)
+        assert os.WIFEXITED(status), f"signal {os.WTERMSIG(status)}\n{self.said}"
+        assert os.WEXITSTATUS(status) in codes, f"exit code {os.WEXITSTATUS(status)}\n{self.said}"
+
     def reached(self, seconds: float = PATIENCE) -> bool:
         """True: killed at its point. False: it ended well without coming there."""
         status = self._wait(seconds)
@@ -113,6 +118,10 @@ class Child:
             return True
         assert os.WEXITSTATUS(status) == 0, self.said
         return False
+
+    def over(self) -> bool:
+        """Whether it has ended, without reading its status."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def end(self) -> None:
         """At a test's end, whatever became of it."""

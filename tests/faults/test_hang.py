@@ -69,7 +69,7 @@ def hung(
             told(child)
         child.stopped()
         held = tokens(scene)
-        if not scene.sql(LOCKING):
+        if not (locking := scene.sql(LOCKING)):
             assert len(held) == WAVE
             assert len(set(held.values())) == 1
             return child, held
@@ -79,7 +79,7 @@ def hung(
         scene.others_go_on()
         if held_back:
             scene.model.server.hold()
-    raise AssertionError(f"in {TRIES} of {TRIES} tries it held locks")
+    raise AssertionError(f"in {TRIES} of {TRIES} tries it held locks: {locking}")
 
 
 def taken_over(scene: Scene, first: dict[int, int | None], at: str = "compute.done") -> Child:
@@ -155,7 +155,7 @@ def test_c3_37_a_stale_release_changes_nothing(scene: Scene) -> None:
 
 def test_c3_37_a_stale_parking_changes_nothing(scene: Scene) -> None:
     scene.model.server.hold()
-    first, held = hung(scene, "park.begun", None, INSTEP_CALL_TIMEOUT_SECONDS="0.4")
+    first, held = hung(scene, "park.begun", None, INSTEP_CALL_TIMEOUT_SECONDS="0.4", INSTEP_LEASE_SECONDS="6")
     second = taken_over(scene, held, at="load.loaded")
     scene.model.release()
     assert woken(scene, first, code=1)["abandoned"] == WAVE

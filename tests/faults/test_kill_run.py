@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
 from fault_points import CHANGED, FAILED, PARKED, RELEASED, RENEWED, UNREADABLE
-from fault_scene import TABLE, Scene, Stage, wait_for
+from fault_scene import TABLE, Child, Scene, Stage, wait_for
 
 POISON = "poison"
+WORDS = ("bravo", "kilo", "golf bravo", "papa", "kilo golf", "")
 
 
 @pytest.mark.parametrize("point", CHANGED)
@@ -17,6 +20,76 @@ def test_killed_while_it_works(scene: Scene, point: str) -> None:
     scene.write()
     scene.start("run", "articles", failpoint=point).killed()
     scene.others_go_on()
+    scene.in_step()
+
+
+MOST_HITS = 60
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("point", CHANGED)
+def test_killed_each_time_that_it_comes_by(stage: Stage, point: str) -> None:
+    """The second time, the third, … until a whole run passes without it."""
+    for hit in range(2, MOST_HITS):
+        with stage.scene() as scene:
+            scene.write()
+            reached = scene.start("run", "articles", failpoint=f"{point}:{hit}").reached()
+            scene.others_go_on()
+            scene.in_step()
+        if not reached:
+            break
+    assert 2 < hit < MOST_HITS, "both derivations come by"
+
+
+STORM_SECONDS = 45.0
+WORKERS = 3
+LATEST_HIT = 12
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_storm(scene: Scene, seed: int) -> None:
+    """Three workers that stay, each killed at a place drawn by lot and started anew, under a writer."""
+    chance = random.Random(seed)
+    places = [point for point in CHANGED if not point.startswith("run.")]
+    scene.settings["INSTEP_POLL_SECONDS"] = "0.05"
+
+    def start() -> Child:
+        failpoint = f"{chance.choice(places)}:{chance.randint(1, LATEST_HIT)}"
+        return scene.start("worker", "--follow", "articles", failpoint=failpoint)
+
+    workers = [start() for _ in range(WORKERS)]
+    deaths, until = 0, time.monotonic() + STORM_SECONDS
+    while time.monotonic() < until:
+        key = chance.randint(1, 40)
+        scene.write(
+            chance.choice(
+                [
+                    f"update articles set title = '{chance.choice(WORDS)}' where id = {key}",
+                    f"update articles set published = not published where id = {key}",
+                    f"delete from articles where id = {key}",
+                    f"insert into articles values ({key}, '{chance.choice(WORDS)}') on conflict do nothing",
+                    f"update articles set title = '{chance.choice(WORDS)}' where id % 5 = {key % 5}",
+                ]
+            )
+        )
+        for number, worker in enumerate(workers):
+            if worker.over():
+                worker.killed()
+                deaths += 1
+                workers[number] = start()
+    for worker in workers:
+        worker.end()
+    assert deaths > WORKERS
+    print(f"{deaths} deaths")
+    scene.settings.pop("INSTEP_POLL_SECONDS")
+    scene.others_go_on(code=None)
+    lost = scene.sql("select count(*) from instep.outbox_articles_embed where error_kind = 'lost'")
+    if lost != [(0,)]:  # one that was in hand at six deaths: said, and a person's to replay
+        scene.run("dead", "replay", "articles.embed", "--yes")
+        scene.run("run", "articles")
     scene.in_step()
 
 
