@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 from cli_scene import ModelThread
-from fault_scene import DIMENSIONS, Peer, Scene, Stage
+from fault_scene import DIMENSIONS, Nursery, Peer, Scene, Stage
 
 
 @pytest.fixture(scope="session")
-def stage(server_dsn: str, template: str) -> Iterator[Stage]:
+def stage(server_dsn: str, template: str, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """In the long form each worker is an interpreter of its own."""
+    whole = "torture" in request.config.option.markexpr.replace("not torture", "")
     with ModelThread(DIMENSIONS) as model:
-        one = Stage(server_dsn, template, model, Peer())
+        one = Stage(server_dsn, template, model, Peer(), Nursery(whole))
         yield one
         one.end()
 
