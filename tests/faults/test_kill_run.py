@@ -23,6 +23,16 @@ def test_killed_while_it_works(scene: Scene, point: str) -> None:
     scene.in_step()
 
 
+@pytest.mark.parametrize("point", [point for point in CHANGED if point.startswith("commit.")])
+def test_killed_while_it_commits_outputs(scene: Scene, point: str) -> None:
+    """Where rows are to be cleared, their commit comes first; here there are none."""
+    scene.write("update articles set title = 'new ' || title where id < 9")
+    scene.write("insert into articles values (30, 'bravo'), (31, 'kilo')")
+    scene.start("run", "articles", failpoint=point).killed()
+    scene.others_go_on()
+    scene.in_step()
+
+
 MOST_HITS = 60
 
 
