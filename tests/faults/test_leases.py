@@ -65,7 +65,7 @@ def last_attempt(scene: Scene) -> list[tuple[Any, ...]]:
 def test_c2_23_a_crash_at_the_last_attempt_is_no_limbo(scene: Scene) -> None:
     """Two of three attempts are spent, and the worker dies while it records the third."""
     scene.failed = {(3,)}
-    scene.model.server.faults.refuse = {"poison": 500}
+    scene.model.server.faults.refuse = {"poison": 400}
     scene.write("update articles set title = 'poison' where id = 3")
     scene.start("run", "articles.embed", failpoint="claim.committed").killed()
     scene.leases_end()
@@ -73,7 +73,7 @@ def test_c2_23_a_crash_at_the_last_attempt_is_no_limbo(scene: Scene) -> None:
     scene.start("run", "articles.embed", failpoint="fail.recorded").killed()
     assert [row[1:] for row in last_attempt(scene)] == [(2, 2, False, None)]
     scene.others_go_on(code=1)
-    assert last_attempt(scene) == [(3, 3, 0, True, "server error")]
+    assert last_attempt(scene) == [(3, 3, 0, True, "input refused")]
     scene.in_step()
     scene.model.server.mend()
     scene.run("dead", "replay", "articles.embed", "--yes")
