@@ -34,7 +34,7 @@ NAMES = (
     "missing",  # an eligible entity without an output, or without its stamp
     "stale",  # an output of other content
     "wrong vector",  # a chunk's vector is not its text's
-    "wrong layout",  # the layout does not name the chunk that stands
+    "wrong layout",  # a layout where the one chunk is the whole text
     "duplicate",  # a second output beside the right one
     "orphan vector",  # an output of an entity that has none
     "orphan stamp",
@@ -271,7 +271,7 @@ async def _chunks(
         text, hash, written = row[of.width :]
         numbers = np.array(written.strip("[]").split(","), dtype=np.float32)
         chunks[tuple(row[: of.width])].append((text, hash, numbers))
-    layouts = {
+    layouts = {  # only of texts of several chunks
         tuple(row[: of.width]): tuple(row[of.width :])
         for row in await _fetch(conn, f"select {of.key}, text_hashes, starts, ends from {layout}")
     }
@@ -301,7 +301,6 @@ async def _chunks(
                 wrong("wrong vector", row.text)
             if hash != hashlib.sha256((prefix + row.text).encode()).digest():
                 wrong("stale", "the chunk's hash is not its text's")
-        hashes = [hashlib.sha256((prefix + row.text).encode()).digest()]
-        if layouts.get(key) != ((hashes, [0], [len(row.text)]) if row.text else None):
-            wrong("wrong layout", str(layouts.get(key)))
+        if key in layouts:
+            wrong("wrong layout", str(layouts[key]))
     return found

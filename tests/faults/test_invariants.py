@@ -45,8 +45,14 @@ PLANTED: dict[str, tuple[str, str]] = {
         f"insert into {CHUNK} select 6, text_hash, text, vector from {CHUNK} {OF_3}",
         "orphan vector",
     ),
-    "a layout of nobody": (f"update {LAYOUT} set ends = array[1] {OF_3}", "wrong layout"),
-    "a layout that is gone": (f"delete from {LAYOUT} {OF_3}", "wrong layout"),
+    "a layout of nobody": (
+        f"insert into {LAYOUT} values (77, array[sha256('x')], array[0], array[1])",
+        "orphan vector",
+    ),
+    "a layout of one chunk": (
+        f"insert into {LAYOUT} values (3, array[sha256('x')], array[0], array[1])",
+        "wrong layout",
+    ),
     "a stamp of nobody": (
         f"insert into {STAMP} select 77, target, content_hash from {STAMP} {OF_3}",
         "orphan stamp",
