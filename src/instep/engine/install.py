@@ -7,7 +7,7 @@ run calls first, can say what was done to the table since. Tests: tests/postgres
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,14 +86,18 @@ async def install(
     declarations: Sequence[Declaration],
     targets: Sequence[Target],
     *,
+    check: Callable[[], Awaitable[None]] | None = None,
     clock: Clock = SYSTEM,
 ) -> Installed:
     """Make `declarations` of `source` and their `targets` (ids are not looked at) exist, with tables and triggers, in
-    one transaction. Safe to call again and from several processes at once. Raises Refused where it cannot be done."""
+    one transaction. Safe to call again and from several processes at once: `check` is called when no other can
+    install, and refuses by raising. Raises Refused where it cannot be done."""
     _check(source, declarations)
 
     async def work() -> None:
-        await conn.execute(_SQL["lock"], {})
+        await lock(conn)
+        if check is not None:
+            await check()
         other = await source_of_relation(conn, source.oid)
         if other is not None and other != source.name:
             raise Refused(
@@ -122,6 +126,11 @@ async def install(
     present = [d for d in await read_declarations(conn, source) if d.name in names]
     made = [target for d in present for target in await read_targets(conn, d.name)]
     return Installed(tuple(present), tuple(made), waited)
+
+
+async def lock(conn: Conn) -> None:
+    """Until the transaction ends, nobody else installs or removes anything."""
+    await conn.execute(_SQL["lock"], {})
 
 
 async def verify(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> Verified:
@@ -156,7 +165,7 @@ async def verify(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> Veri
 
         async def work() -> None:
             mended.clear()
-            await conn.execute(_SQL["lock"], {})
+            await lock(conn)
             mended.extend(await _capture(conn, source))
             await sweep.make_due(
                 conn,
@@ -204,7 +213,7 @@ async def remove(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> floa
         await conn.execute(_SQL["retire"], {"source": source_name})
 
     async def work() -> None:
-        await conn.execute(_SQL["lock"], {})
+        await lock(conn)
         await capture.drop_capture(conn, source, await capture.family(conn, source.oid))
         for declaration in declarations:
             bound = Statements("instep.engine", "install.sql", **_parts(declaration))
