@@ -143,7 +143,9 @@ class Crowd:
         return run
 
     async def stopped(self, process: Process) -> int:
-        process.process.send_signal(signal.SIGINT)
+        """Its exit code after SIGINT, or the one with which it had ended by itself."""
+        if process.process.returncode is None:
+            process.process.send_signal(signal.SIGINT)
         return await process.ended()
 
     async def value(self, statement: str) -> Any:

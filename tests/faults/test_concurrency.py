@@ -12,9 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 from concurrency_scene import Crowd, Onlooker, crowd
-from conftest import SERVER_DIRECTORY
 from invariants import settled
 
+from conftest import SERVER_DIRECTORY
 from instep.database import embedded
 
 Conn = psycopg.AsyncConnection[Any]

@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 
 from instep.clock import SYSTEM, Clock
 from instep.database.statements import Statements, storage, typed
-from instep.engine import capture, sweep
+from instep.engine import capture, sweep, templates
 from instep.engine.declaration import MAX_NAME, Declaration, Source, Target, fragments, quoted, raw
 from instep.engine.declared import (
     read_declarations,
@@ -104,6 +104,11 @@ async def install(
                 f"{source.schema}.{source.table} is already the source {other!r}.",
                 hint=f"Use {other!r}, or remove it first.",
             )
+        template = await templates.recorded(conn, source.name)
+        if template is not None:
+            if told := templates.newer(source.name, template):
+                raise Refused(f"{told}.", hint="update instep")
+            await templates.upgrade(conn, source)  # before what is new is made from the newest
         await write_source(conn, source)
         for declaration in declarations:
             await write_declaration(conn, declaration)
@@ -166,6 +171,7 @@ async def verify(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> Veri
         async def work() -> None:
             mended.clear()
             await lock(conn)
+            mended.extend(await templates.upgrade(conn, source))
             mended.extend(await _capture(conn, source))
             await sweep.make_due(
                 conn,
@@ -188,7 +194,9 @@ async def located(conn: Conn, source_name: str) -> tuple[Source, tuple[Problem, 
     recorded = await read_source(conn, source_name)
     row = await (await conn.execute(_SQL["recorded"], {"name": source_name})).fetchone()
     assert row is not None
-    oid, schema, table, columns = row[:4]
+    oid, schema, table, columns, _, template = row[:6]
+    if told := templates.newer(source_name, template):
+        return recorded, (Problem(told, "update instep"),)
     function = capture.function_name(source_name, "insert")
     found = await (await conn.execute(_SQL["located"], {"oid": oid, "function": function})).fetchone()
     if found is None:
