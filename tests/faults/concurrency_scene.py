@@ -51,12 +51,13 @@ class Wait:
 class Onlooker:
     waits: dict[tuple[Any, ...], Wait] = field(default_factory=dict)
     looks: int = 0
+    quiet: bool = False  # where its own looks would be counted
     pids: set[int] = field(default_factory=set)  # every session seen in the database
 
     async def look(self, dsn: str) -> None:
         """Until cancelled."""
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
-            while True:
+            while not self.quiet:
                 now = time.monotonic()
                 for waiter, waiting, since, blocker, blocking, began, _, query in await (
                     await conn.execute(WAITS)

@@ -4,8 +4,7 @@ and all is in step in the end. And two that install the same at the same moment.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from invariants import settled
 
 from conftest import SERVER_DIRECTORY
 from instep.database import embedded
+from instep.database.migrations import migrate
 
 Conn = psycopg.AsyncConnection[Any]
 DERIVATIONS = ("articles.embed", "articles.search")
@@ -28,16 +28,44 @@ async def scene(dsn: str, tmp_path: Path) -> AsyncIterator[Crowd]:
         yield made
 
 
-def server_log() -> str:
+@pytest.fixture
+def roomy(tmp_path: Path) -> Iterator[str]:
+    """A server of one's own: eight workers hold some ninety connections, and the shared one has a hundred."""
+    directory = tmp_path / "server"
+    dsn = embedded.start(directory)
+    try:
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            conn.execute("alter system set max_connections = 300")
+            conn.execute("create extension vector")
+        embedded.stop(directory)
+        dsn = embedded.start(directory)
+        asyncio.run(migrate(dsn))
+        yield dsn
+    finally:
+        embedded.stop(directory)
+
+
+def server_log(directory: Path = SERVER_DIRECTORY) -> str:
     """Empty where the tests were given a server of which the log is not at hand."""
-    if os.environ.get("INSTEP_TEST_DSN"):
-        return ""
-    return embedded.status(SERVER_DIRECTORY).log.read_text(errors="replace")
+    log = embedded.status(directory).log
+    return log.read_text(errors="replace") if log.exists() else ""
 
 
-async def together(scene: Crowd, conn: Conn, *, follow: int, again: int, writers: int, seconds: float) -> str:
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    """A time-out of the test, where it never comes."""
+    while not await true():
+        await asyncio.sleep(0.01)
+
+
+async def named(dsn: str, name: str) -> Conn:
+    return await psycopg.AsyncConnection.connect(dsn, autocommit=True, application_name=name)
+
+
+async def together(
+    scene: Crowd, *, follow: int, again: int, writers: int, seconds: float, directory: Path = SERVER_DIRECTORY
+) -> str:
     """All of it at once; the figures, for people."""
-    logged = len(server_log())
+    logged = len(server_log(directory))
     stop = asyncio.Event()
     staying = [await scene.follow() for _ in range(follow)]
     loops = [asyncio.create_task(scene.again_and_again(stop)) for _ in range(again)]
@@ -48,10 +76,11 @@ async def together(scene: Crowd, conn: Conn, *, follow: int, again: int, writers
         assert await scene.stopped(worker) == 0, worker.err
     last = await scene.run("run", "articles", "--json")
     assert last.process.returncode == 0, last.out + last.err
-    await settled(conn, DERIVATIONS)
+    async with await named(scene.dsn, "judge") as conn:
+        await settled(conn, DERIVATIONS)
 
     assert await scene.deadlocks() == 0
-    assert scene.deadlocks_in(server_log()[logged:]) == []
+    assert scene.deadlocks_in(server_log(directory)[logged:]) == []
     for worker in (*staying, *scene.ended):
         assert "deadlock" not in worker.err.lower(), worker.err
         assert "Traceback" not in worker.err, worker.err
@@ -72,10 +101,8 @@ async def together(scene: Crowd, conn: Conn, *, follow: int, again: int, writers
     )
 
 
-async def test_workers_and_writers_on_the_same_rows(
-    scene: Crowd, conn: Conn, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = await together(scene, conn, follow=1, again=2, writers=3, seconds=8)
+async def test_workers_and_writers_on_the_same_rows(scene: Crowd, capsys: pytest.CaptureFixture[str]) -> None:
+    told = await together(scene, follow=1, again=2, writers=3, seconds=8)
     with capsys.disabled():
         print(f" {told}", end="")
 
@@ -83,21 +110,12 @@ async def test_workers_and_writers_on_the_same_rows(
 @pytest.mark.torture
 @pytest.mark.timeout(600)
 async def test_eight_workers_and_writers_on_the_same_rows_for_a_minute(
-    scene: Crowd, conn: Conn, capsys: pytest.CaptureFixture[str]
+    roomy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = await together(scene, conn, follow=5, again=3, writers=6, seconds=60)
+    async with crowd(roomy, tmp_path / "files") as scene:
+        told = await together(scene, follow=5, again=3, writers=6, seconds=60, directory=tmp_path / "server")
     with capsys.disabled():
         print(f" {told}", end="")
-
-
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    """A time-out of the test, where it never comes."""
-    while not await true():
-        await asyncio.sleep(0.01)
-
-
-async def named(dsn: str, name: str) -> Conn:
-    return await psycopg.AsyncConnection.connect(dsn, autocommit=True, application_name=name)
 
 
 async def test_the_onlooker_sees_a_writer_that_waits_for_a_worker(dsn: str, conn: Conn) -> None:
