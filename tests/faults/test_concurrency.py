@@ -4,6 +4,7 @@ and all is in step in the end. And two that install the same at the same moment.
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,20 +30,22 @@ async def scene(dsn: str, tmp_path: Path) -> AsyncIterator[Crowd]:
 
 
 @pytest.fixture
-def roomy(tmp_path: Path) -> Iterator[str]:
+def roomy() -> Iterator[tuple[str, Path]]:
     """A server of one's own: eight workers hold some ninety connections, and the shared one has a hundred."""
-    directory = tmp_path / "server"
-    dsn = embedded.start(directory)
-    try:
-        with psycopg.connect(dsn, autocommit=True) as conn:
-            conn.execute("alter system set max_connections = 300")
-            conn.execute("create extension vector")
-        embedded.stop(directory)
+    with tempfile.TemporaryDirectory(prefix="instep-roomy-") as place:
+        directory = Path(place) / "data"
+        Path(place).chmod(0o755)  # the server runs as another user where the tests are root's
         dsn = embedded.start(directory)
-        asyncio.run(migrate(dsn))
-        yield dsn
-    finally:
-        embedded.stop(directory)
+        try:
+            with psycopg.connect(dsn, autocommit=True) as conn:
+                conn.execute("alter system set max_connections = 300")
+                conn.execute("create extension if not exists vector")
+            embedded.stop(directory)
+            dsn = embedded.start(directory)
+            asyncio.run(migrate(dsn))
+            yield dsn, directory
+        finally:
+            embedded.stop(directory)
 
 
 def server_log(directory: Path = SERVER_DIRECTORY) -> str:
@@ -110,10 +113,10 @@ async def test_workers_and_writers_on_the_same_rows(scene: Crowd, capsys: pytest
 @pytest.mark.torture
 @pytest.mark.timeout(600)
 async def test_eight_workers_and_writers_on_the_same_rows_for_a_minute(
-    roomy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    roomy: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with crowd(roomy, tmp_path / "files") as scene:
-        told = await together(scene, follow=5, again=3, writers=6, seconds=60, directory=tmp_path / "server")
+    async with crowd(roomy[0], tmp_path) as scene:
+        told = await together(scene, follow=5, again=3, writers=6, seconds=60, directory=roomy[1])
     with capsys.disabled():
         print(f" {told}", end="")
 
