@@ -211,13 +211,22 @@ async def at_once(scene: Crowd, lines: list[list[str]]) -> list[list[str]]:
 
 
 async def test_two_processes_install_the_same_derivation_at_the_same_moment(scene: Crowd, conn: Conn) -> None:
-    """One set of tables, triggers and targets each time, and both are told that it is there."""
-    names = [f"notes_{number}" for number in range(ROUNDS)]
-    for name in names:
+    """The same: one set of tables, triggers and targets each time, and both are told that it is there. Otherwise: one
+    wins whole, the other is refused and takes nothing away."""
+    same, otherwise = [f"same_{n}" for n in range(ROUNDS)], [f"otherwise_{n}" for n in range(ROUNDS)]
+    for name in (*same, *otherwise):
         await conn.execute(f"create table {name} (id bigint primary key, title text)".encode())
-    answers = await at_once(scene, [[f"{name} 1000c"] * 2 for name in names])
-    assert all(set(told) <= {"added", "already"} for told in answers), answers
-    for name in names:
+        await conn.execute(f"insert into {name} values (1, 'k1 v1')".encode())
+    answers = await at_once(
+        scene,
+        [[f"{name} 1000c"] * 2 for name in same] + [[f"{name} 1000c", f"{name} 500c"] for name in otherwise],
+    )
+    for name, told in zip((*same, *otherwise), answers, strict=True):
+        if name in same:
+            assert set(told) <= {"added", "already"}, answers
+        else:
+            assert told[1] == "added", answers
+            assert told[0].startswith(f"Refused {name} is already added, otherwise"), answers
         counts = await conn.execute(
             "select (select count(*) from instep.derivation where source = %(name)s),"
             " (select count(*) from instep.target where source = %(name)s and state = 'reading'),"
@@ -226,22 +235,8 @@ async def test_two_processes_install_the_same_derivation_at_the_same_moment(scen
             {"name": name},
         )
         assert await counts.fetchone() == (2, 2, 2, 5)
-        await conn.execute(f"insert into {name} values (1, 'k1 v1')".encode())
-    run = await scene.run("run", "--json")
+    run = await scene.run("run", same[0], otherwise[0], "--json")
     assert run.process.returncode == 0, run.err
-    for name in names:
+    for name in (same[0], otherwise[0]):
         rows = f"select id, true, title, array[title]::text[] from {name}"
         await settled(conn, [f"{name}.embed", f"{name}.search"], rows)
-
-
-async def test_two_processes_install_it_otherwise_at_the_same_moment(scene: Crowd, conn: Conn) -> None:
-    """One wins whole, the other is refused and takes nothing away."""
-    names = [f"notes_{number}" for number in range(ROUNDS)]
-    for name in names:
-        await conn.execute(f"create table {name} (id bigint primary key, title text)".encode())
-    answers = await at_once(scene, [[f"{name} 1000c", f"{name} 500c"] for name in names])
-    for name, told in zip(names, answers, strict=True):
-        assert told[1] == "added", answers
-        assert told[0].startswith(f"Refused {name} is already added, otherwise"), answers
-        targets = await conn.execute("select count(*) from instep.target where source = %s", (name,))
-        assert await targets.fetchone() == (2,)

@@ -104,7 +104,7 @@ async def test_c5_61_nothing_to_do_costs_next_to_nothing(
     while not await scene.value("select count(*) from instep.stamp_articles_search"):
         assert worker.process.returncode is None
         await asyncio.sleep(0.05)
-    await asyncio.sleep(3)  # what comes after the first rows: the end of the first pass
+    await asyncio.sleep(2)  # what comes after the first rows: the end of the first pass
     scene.onlooker.quiet = True
     counted = "select sum(xact_commit) from pg_stat_database where datname = current_database()"
     process = psutil.Process(worker.process.pid)
@@ -114,7 +114,7 @@ async def test_c5_61_nothing_to_do_costs_next_to_nothing(
         return float(times.user + times.system)
 
     began, first, used = time.monotonic(), await scene.value(counted), cpu()
-    await asyncio.sleep(6)  # a backend tells its numbers once a second
+    await asyncio.sleep(4)  # a backend tells its numbers once a second
     seconds, last = time.monotonic() - began, await scene.value(counted)
     transactions, share = float(last - first) / seconds, (cpu() - used) / seconds
     assert await scene.stopped(worker) == 0, worker.err
