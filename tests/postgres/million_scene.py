@@ -1,7 +1,7 @@
 """A million of everything, made once for a session: what the guards of the hot statements look at.
 
-`articles.embed` has the backlog: a million waiting entries, stamps and rows of the change log; its first wave is
-leased, its last is parked and due. `articles.search` is drained but for what bites a claim that comes back empty: a
+`articles.embed` has the backlog: a million waiting entries, stamps and rows of the change log; its newest wave is parked
+and due, the one before it is leased (at the end of the keys: a merge that walks an index looks harmless at the start). `articles.search` is drained but for what bites a claim that comes back empty: a
 million dead letters, a million entries that wait for tomorrow, one leased wave, some suspects and some lost.
 """
 
@@ -51,7 +51,8 @@ FILL = {
     " select {rows} + g, 't1', '2020-01-01', now() + interval '1 day' from generate_series({first}, {last}) g",
 }  # fmt: skip
 SPECIAL = (
-    f"update instep.outbox_articles_embed set token = 7, lease_until = now() + interval '1 day' where key_1 <= {WAVE}",
+    "update instep.outbox_articles_embed set token = 7, lease_until = now() + interval '1 day'"
+    f" where key_1 between {ROWS - 2 * WAVE + 1} and {ROWS - WAVE}",
     f"update instep.outbox_articles_embed set not_before = now() - interval '1 hour' where key_1 > {ROWS - WAVE}",
     "insert into instep.outbox_articles_search (key_1, target, sort_key, claims, token, lease_until)"
     f" select {3 * ROWS} + g, 't1', '2021-01-01', case when g <= {WAVE} then 1 when g <= {WAVE + FEW}"
@@ -129,7 +130,7 @@ def backlog(scene: Scene, wave: int = WAVE) -> dict[str, Hot]:
     target, embed = scene.targets[0], scene.embed
     outbox = Outbox(embed, target, SYSTEM, lease_seconds=900, max_attempts=3)
     committer = Committer(embed, target, None)  # type: ignore[arg-type]
-    keys = outbox.columns.arrays((key,) for key in range(1, wave + 1))
+    keys = outbox.columns.arrays((key,) for key in range(ROWS - WAVE - wave + 1, ROWS - WAVE + 1))
     hashes = {"hash": [b"x"] * wave}
     claim = {"target": "t1", "lease": 900.0, "token": 9, "suspect": SUSPECT_CLAIMS, "limit": wave}
     after = {**claim, "after": "2020-02-01 00:00:00+00", "key_1": 44_640}
@@ -152,7 +153,7 @@ def backlog(scene: Scene, wave: int = WAVE) -> dict[str, Hot]:
         "let_in": Hot(outbox._sql["let_in"], {"limit": wave}, fast, ("outbox_articles_embed_parked",)),
         "fail": Hot(outbox._sql["fail"], failures, (), (*entries, "articles_pkey")),
         "absorb": Hot(
-            absorb, {"source": "articles", "cursor": 0, "limit": wave}, fast,
+            absorb, {"source": "articles", "cursor": ROWS - 4 * WAVE, "limit": wave}, fast,
             ("change_articles_pkey", "articles_pkey", *entries),
         ),
         "read_stamps": Hot(committer._sql["read_stamps"], ours, (), stamps),

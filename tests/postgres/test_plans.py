@@ -119,7 +119,8 @@ async def test_a_commit_finds_its_entries_by_their_places(scene: Scene, conn: Co
     from instep.engine.commit import Committer
 
     places = "select array_agg(ctid::text) from instep.outbox_articles_embed where key_1 between %s and %s"
-    ends = ((1, WAVE // 2), (WAVE // 2 + 1, WAVE))
+    middle = ROWS - WAVE - WAVE // 2
+    ends = ((ROWS - 2 * WAVE + 1, middle), (middle + 1, ROWS - WAVE))
     finished, moved = [(await (await conn.execute(places, end)).fetchone())[0] for end in ends]  # type: ignore[index]
     statement = Committer(scene.embed, scene.targets[0], None)._sql["finish"]  # type: ignore[arg-type]
     for form in ("custom", "generic"):
