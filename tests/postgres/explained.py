@@ -17,9 +17,9 @@ async def plan_of(conn: Conn, statement: bytes, values: Mapping[str, Any], form:
     text = statement.decode()
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", text)))
     prepared = text % {name: f"${place}" for place, name in enumerate(names, 1)}
-    explain = sql.SQL("explain (analyze, costs off, timing off, summary off) execute examined ({})").format(
-        sql.SQL(", ").join(sql.Literal(_plain(values[name])) for name in names)
-    )
+    explain = sql.SQL(
+        "explain (analyze, buffers, costs off, timing off, summary off) execute examined ({})"
+    ).format(sql.SQL(", ").join(sql.Literal(_plain(values[name])) for name in names))
     async with conn.transaction(force_rollback=True):
         for setting in (*settings, f"plan_cache_mode = force_{form}_plan"):
             await conn.execute(f"set local {setting}")
@@ -43,3 +43,12 @@ def most_read(plan: str) -> float:
         if found := re.search(r"Rows Removed by \w+.*: (\d+)", line):
             most = max(most, float(found[1]))
     return most
+
+
+def pages_read(plan: str) -> int:
+    """How many pages the whole statement looked at: rows alone do not show an index that is walked from end to end."""
+    found = re.search(r"Buffers: shared((?: \w+=\d+)+)", plan)
+    assert found is not None, plan
+    return sum(
+        int(number) for what, number in re.findall(r"(\w+)=(\d+)", found[1]) if what in ("hit", "read")
+    )

@@ -32,4 +32,6 @@ from sized z left join {contents} c on {on_c_z}
 (select {selected_key}, true as present, {hash} as content_hash, {columns} from {relation} as a)
 
 -- name: existing
-select k.place, c.text_hash from {keys_placed} join {chunk} c on {on_c_k}
+-- Key by key: as a join, without statistics, it was a merge that read the whole index (test_chunks_plans.py).
+select k.place, c.text_hash
+from {keys_placed} cross join lateral (select c.text_hash from {chunk} c where {on_c_k} offset 0) c

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LOCK = int.from_bytes(b"instep")  # of pg_advisory_xact_lock
 LOCK_SECONDS = (
-    3.0  # how long a migration waits for a table, so that users' statements do not queue up behind it
+    1.0  # how long a migration waits for a table, so that users' statements do not queue up behind it
 )
 LOCK_TRIES = 20
 _FILE = re.compile(r"^(\d{4})_(\w+)\.sql$")

@@ -7,7 +7,7 @@ run calls first, can say what was done to the table since. Tests: tests/postgres
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,9 +16,9 @@ from psycopg.types.json import Jsonb
 
 from instep import failpoints
 from instep.clock import SYSTEM, Clock
-from instep.database.statements import Statements, storage, typed
-from instep.engine import capture, sweep
-from instep.engine.declaration import MAX_NAME, Declaration, Source, Target, fragments, quoted, raw
+from instep.database.statements import Statements, typed
+from instep.engine import capture, sweep, templates
+from instep.engine.declaration import MAX_NAME, Declaration, Source, Target, raw
 from instep.engine.declared import (
     read_declarations,
     read_source,
@@ -28,19 +28,13 @@ from instep.engine.declared import (
     write_source,
     write_target,
 )
+from instep.engine.parts import CREATE, index_names
 from instep.engine.ports import Conn
 from instep.engine.relations import unique_keys
 from instep.engine.schema_change import schema_change
 from instep.errors import Refused
 
 _SQL = Statements("instep.engine", "install.sql")
-_CREATE = (
-    "create_outbox",
-    "create_outbox_claim_index",
-    "create_outbox_parked_index",
-    "create_outbox_dead_index",
-    "create_stamp",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +55,6 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A table that stands for a source or derivation, or an index of it, by its name in the schema instep: what makes
-    it where it is missing, and the settings that a table is made with."""
-
-    name: str
-    table: str
-    statements: tuple[str, ...]
-    storage: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class Verified:
     """What a source's table was found to be: `repaired` was put right (and a sweep made due), `problems` need a
     person: nothing of this source can be worked before."""
@@ -87,21 +70,30 @@ async def install(
     declarations: Sequence[Declaration],
     targets: Sequence[Target],
     *,
+    check: Callable[[], Awaitable[None]] | None = None,
     clock: Clock = SYSTEM,
 ) -> Installed:
     """Make `declarations` of `source` and their `targets` (ids are not looked at) exist, with tables and triggers, in
-    one transaction. Safe to call again and from several processes at once. Raises Refused where it cannot be done."""
+    one transaction. Safe to call again and from several processes at once: `check` is called when no other can
+    install, and refuses by raising. Raises Refused where it cannot be done."""
     _check(source, declarations)
 
     async def work() -> None:
-        await conn.execute(_SQL["lock"], {})
+        await lock(conn)
         failpoints.reach("install.locked")
+        if check is not None:
+            await check()
         other = await source_of_relation(conn, source.oid)
         if other is not None and other != source.name:
             raise Refused(
                 f"{source.schema}.{source.table} is already the source {other!r}.",
                 hint=f"Use {other!r}, or remove it first.",
             )
+        template = await templates.recorded(conn, source.name)
+        if template is not None:
+            if told := templates.newer(source.name, template):
+                raise Refused(f"{told}.", hint="update instep")
+            await templates.upgrade(conn, source)  # before what is new is made from the newest
         await write_source(conn, source)
         for declaration in declarations:
             await write_declaration(conn, declaration)
@@ -109,11 +101,11 @@ async def install(
             if await write_target(conn, target):
                 await sweep.make_due(conn, f"target {target.name} added", derivation=target.derivation)
         await conn.execute(
-            Statements("instep.engine", "install.sql", **_parts(declarations[0]))["create_change"], {}
+            Statements("instep.engine", "install.sql", **index_names(declarations[0]))["create_change"], {}
         )
         for declaration in declarations:
-            bound = Statements("instep.engine", "install.sql", **_parts(declaration))
-            for name in _CREATE:
+            bound = Statements("instep.engine", "install.sql", **index_names(declaration))
+            for name in CREATE:
                 await conn.execute(bound[name], {})
         failpoints.reach("install.tables")
         await _capture(conn, source)
@@ -127,6 +119,11 @@ async def install(
     present = [d for d in await read_declarations(conn, source) if d.name in names]
     made = [target for d in present for target in await read_targets(conn, d.name)]
     return Installed(tuple(present), tuple(made), waited)
+
+
+async def lock(conn: Conn) -> None:
+    """Until the transaction ends, nobody else installs or removes anything."""
+    await conn.execute(_SQL["lock"], {})
 
 
 async def verify(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> Verified:
@@ -161,7 +158,8 @@ async def verify(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> Veri
 
         async def work() -> None:
             mended.clear()
-            await conn.execute(_SQL["lock"], {})
+            await lock(conn)
+            mended.extend(await templates.upgrade(conn, source))
             mended.extend(await _capture(conn, source))
             await sweep.make_due(
                 conn,
@@ -186,7 +184,9 @@ async def located(conn: Conn, source_name: str) -> tuple[Source, tuple[Problem, 
     recorded = await read_source(conn, source_name)
     row = await (await conn.execute(_SQL["recorded"], {"name": source_name})).fetchone()
     assert row is not None
-    oid, schema, table, columns = row[:4]
+    oid, schema, table, columns, _, template = row[:6]
+    if told := templates.newer(source_name, template):
+        return recorded, (Problem(told, "update instep"),)
     function = capture.function_name(source_name, "insert")
     found = await (await conn.execute(_SQL["located"], {"oid": oid, "function": function})).fetchone()
     if found is None:
@@ -211,10 +211,10 @@ async def remove(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> floa
         await conn.execute(_SQL["retire"], {"source": source_name})
 
     async def work() -> None:
-        await conn.execute(_SQL["lock"], {})
+        await lock(conn)
         await capture.drop_capture(conn, source, await capture.family(conn, source.oid))
         for declaration in declarations:
-            bound = Statements("instep.engine", "install.sql", **_parts(declaration))
+            bound = Statements("instep.engine", "install.sql", **index_names(declaration))
             await conn.execute(bound["drop_tables"], {})
         change = Statements("instep.engine", "install.sql", change=quoted("instep", f"change_{source_name}"))
         await conn.execute(change["drop_change"], {})
@@ -345,50 +345,3 @@ def _partition_changes(members: Sequence[capture.Member], recorded: set[int], se
     if gone := len(recorded - seen):
         changes.append(f"{gone} partition{'s were' if gone > 1 else ' was'} detached or dropped")
     return changes
-
-
-def _parts(declaration: Declaration) -> dict[str, sql.Composable]:
-    """Fragments with the names of the indexes: at most 54 characters, because a derivation's name has at most 40."""
-    return {
-        **fragments(declaration),
-        **{
-            f"outbox_{what}_index": quoted(f"outbox_{declaration.suffix}_{what}")
-            for what in ("claim", "parked", "dead")
-        },
-    }
-
-
-def made_anew(declaration: Declaration, target: Target) -> tuple[str, ...]:
-    """What a person runs where the outputs of a target are gone: they count as never made."""
-    bound = {
-        **fragments(declaration),
-        "target": sql.Literal(target.name),
-        "due": sql.Literal(declaration.name),
-    }
-    names = ("forget_stamps", "sweep_again")
-    return tuple(typed("instep.engine", "install.sql", name, **bound) for name in names)
-
-
-def parts(declaration: Declaration) -> list[Part]:
-    """The tables and indexes of a derivation and of its source's change log, as they are installed."""
-    bound = {**_parts(declaration), "due": sql.Literal(declaration.name)}
-    suffix, change = declaration.suffix, f"change_{declaration.source.name}"
-
-    def made(*names: str) -> tuple[str, ...]:
-        return tuple(typed("instep.engine", "install.sql", name, **bound) for name in names)
-
-    def table(name: str, template: str, *more: str) -> Part:
-        options = storage("instep.engine", "install.sql", template)
-        return Part(name, name, made(template, *more), options)
-
-    outbox, stamp = f"outbox_{suffix}", f"stamp_{suffix}"
-    found = [
-        table(change, "create_change", "sweep_again"),
-        table(outbox, *_CREATE[:-1], "sweep_again"),
-        table(stamp, "create_stamp", "sweep_again"),
-    ]
-    for name, template in ((change, "key_change"), (outbox, "key_outbox"), (stamp, "key_stamp")):
-        found.append(Part(f"{name}_pkey", name, made(template), {}))
-    for what in ("claim", "parked", "dead"):
-        found.append(Part(f"outbox_{suffix}_{what}", outbox, made(f"create_outbox_{what}_index"), {}))
-    return found

@@ -1,4 +1,5 @@
--- Templates of the tables that belong to one source or one derivation, and of its triggers.
+-- Templates of the tables that belong to one source or one derivation. Template 2: whoever changes a table here raises
+-- capture.TEMPLATE and writes into templates.sql what makes of the older tables what is made here now.
 
 -- name: create_change
 -- Append-only. The primary key on seq is its only index: a publication FOR ALL TABLES needs one,
@@ -16,7 +17,7 @@ create table if not exists {outbox} (
     {key_definitions},
     target text not null,
     sort_key timestamptz not null,          -- the source's notion of newest; -infinity where it has none
-    generation integer not null default 1,  -- how often it was absorbed into
+    generation bigint not null default 1,   -- how often it was absorbed into
     enqueued_at timestamptz not null default now(),
     not_before timestamptz,                 -- parked until then; null while leased
     lease_until timestamptz,

@@ -66,7 +66,7 @@ class Outbox:
             *_FILE,
             **fragments(declaration),
             key_failures=columns.unnest(
-                ("generation", "integer"), ("kind", "text"), ("message", "text"),
+                ("generation", "bigint"), ("kind", "text"), ("message", "text"),
                 ("deterministic", "boolean"), ("hash", "bytea"), ("jitter", "float8"),
             ),
         )  # fmt: skip

@@ -13,7 +13,7 @@ from instep.chunks.names import chunk_tables
 from instep.chunks.sink import settings_of
 from instep.database.statements import Statements, typed
 from instep.engine.declaration import Columns, Declaration, Target, raw
-from instep.engine.install import made_anew
+from instep.engine.parts import made_anew
 from instep.search.columns import read_columns
 from instep.search.engines.postgres import PostgresIndex
 from instep.search.engines.tantivy import TantivyIndex

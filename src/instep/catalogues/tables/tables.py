@@ -79,11 +79,16 @@ async def add(conn: Conn, declared: Declared, *, clock: Clock = SYSTEM) -> Added
     """Install what was declared: triggers, queues, chunk tables and the view. The same again changes nothing; another
     declaration under the same name is refused, and names what differs."""
     began, name = clock.monotonic(), declared.source.name
-    present = name in await source_names(conn)
-    if present:
-        await refuse_other(conn, declared)
+    present = False
+
+    async def check() -> None:  # two processes may be adding it at the same moment
+        nonlocal present
+        present = name in await source_names(conn)
+        if present:
+            await refuse_other(conn, declared)
+
     installed = await engine_install.install(
-        conn, declared.source, declared.declarations, declared.targets, clock=clock
+        conn, declared.source, declared.declarations, declared.targets, check=check, clock=clock
     )
     try:
         reading = next(
@@ -91,6 +96,7 @@ async def add(conn: Conn, declared: Declared, *, clock: Clock = SYSTEM) -> Added
         )
 
         async def outputs() -> None:
+            await engine_install.lock(conn)  # `create table if not exists` fails where two do it at once
             await ChunkSink(declared.embed).prepare(conn, reading)
             await write_view(conn, declared.embed, reading)
             failpoints.reach("add.prepared")

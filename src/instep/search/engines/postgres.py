@@ -47,6 +47,7 @@ class PostgresIndex:
         self._fragments: dict[str, sql.Composable] = {
             "lexical": self.table,
             "lexical_index": sql.Identifier(f"{name}_words"),
+            "stands": sql.Literal(sql.Identifier(SCHEMA, f"{name}_words").as_string(None)),
             "key": key.listed(),
             "key_definitions": key.definitions(),
             "key_unnest": key.unnest(),
@@ -58,8 +59,9 @@ class PostgresIndex:
         self._statements = Statements(_SQL[0], _SQL[1], **self._fragments)
 
     async def create(self, conn: Conn) -> None:
-        await conn.execute(self._statements["create_table"])
-        await conn.execute(self._statements["create_index"])
+        stands = await (await conn.execute(self._statements["stands"])).fetchone()
+        if stands != (True,):
+            await conn.execute(self._statements["create"])
 
     async def drop(self, conn: Conn) -> None:
         await conn.execute(self._statements["drop"])

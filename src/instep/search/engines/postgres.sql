@@ -2,14 +2,18 @@
 -- (`instep.text.segment`), so a CJK run is found here as in the other engine; filters and facets are read from the
 -- source as it is now, not copied.
 
--- name: create_table
+-- name: stands
+-- Asked first, by each run: `create index if not exists` locks the table before it looks, and so waits for writers.
+select to_regclass({stands}) is not null
+
+-- name: create
+-- In one message, so in one transaction: `if not exists` fails where two workers do it at once.
+select pg_advisory_xact_lock(hashtextextended('instep.install', 0));
 create table if not exists {lexical} (
     {key_definitions},
     words tsvector not null,
     primary key ({key})
-)
-
--- name: create_index
+);
 create index if not exists {lexical_index} on {lexical} using gin (words)
 
 -- name: drop

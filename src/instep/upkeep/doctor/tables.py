@@ -8,7 +8,7 @@ from psycopg import sql
 
 from instep.database.statements import Statements, typed
 from instep.engine.declaration import raw
-from instep.engine.install import Part, parts
+from instep.engine.parts import Part, parts
 from instep.upkeep.doctor.findings import Check, Finding, State, ok, several
 from instep.upkeep.doctor.look import Look
 
