@@ -149,7 +149,7 @@ async def scene(
         "columns": list(columns),
     }
     target = Target(1, "articles.embed", "counting-chunked-1000c-v1", "reading", spec)
-    statements = Statements("instep.engine", "install.sql", **fragments(declaration))
+    statements = Statements("instep.engine", "parts.sql", **fragments(declaration))
     await conn.execute(statements["create_outbox"], {})
     await conn.execute(statements["create_stamp"], {})
     model = CountingModel(dimensions)

@@ -79,7 +79,6 @@ PLANTED = {
     "a column retyped": ("capture", "failed", "alter table packages alter section type integer using 1", "section was text and is now integer"),
     "writes that could not be read": ("capture", "warn", "alter table packages rename description to d; update packages set d = 'new'; alter table packages rename d to description", "1 statement could not be read"),
     "left out by autovacuum": ("autovacuum", "failed", "alter table instep.outbox_packages_embed set (autovacuum_enabled = off)", "instep.outbox_packages_embed is left out"),
-    "dead rows": ("autovacuum", "warn", "insert into instep.change_packages (key_1, derivations) select g::text, 1 from generate_series(1, 30000) g; delete from instep.change_packages; select pg_stat_force_next_flush()", "instep.change_packages has 30,000 dead rows"),
     "an index dropped": ("indexes", "warn", "drop index instep.outbox_packages_embed_claim", "instep.outbox_packages_embed_claim is missing on instep.outbox_packages_embed"),
     "a primary key dropped": ("indexes", "warn", "alter table instep.stamp_packages_search drop constraint stamp_packages_search_pkey", "instep.stamp_packages_search_pkey is missing"),
     "the log's key dropped": ("indexes", "warn", "alter table instep.change_packages drop constraint change_packages_pkey", "instep.change_packages_pkey is missing"),
@@ -107,6 +106,22 @@ def test_a_planted_fault_is_reported_and_mended(
         with psycopg.connect(doctor.line.dsn, autocommit=True, options="-c session_replication_role=origin") as conn:  # fmt: skip
             conn.execute("set default_transaction_read_only = off")
             conn.execute(f"alter database {database} reset all")
+
+
+def test_dead_rows_are_reported_and_vacuumed(doctor: Doctor) -> None:
+    with psycopg.connect(doctor.line.dsn) as other:
+        other.execute(
+            "lock table instep.change_packages in share update exclusive mode"
+        )  # keeps autovacuum off
+        doctor.line.sql(
+            "insert into instep.change_packages (key_1, derivations) select g::text, 1 from generate_series(1, 30000) g;"
+            " delete from instep.change_packages; select pg_stat_force_next_flush()"
+        )
+        reported = doctor.assert_reported(
+            "autovacuum", "instep.change_packages has 30,000 dead rows", state="warn"
+        )
+    doctor.heal("autovacuum", reported)
+    doctor.assert_content()
 
 
 def test_what_a_disabled_trigger_missed_is_found_by_the_command_that_is_printed(doctor: Doctor) -> None:

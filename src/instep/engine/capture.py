@@ -18,7 +18,7 @@ from instep.database.statements import Statements, compose
 from instep.engine.declaration import SCHEMA, Columns, Declaration, Source, array_type, quoted, raw
 from instep.engine.ports import Conn
 
-TEMPLATE = 2  # the number of the templates in capture.sql and install.sql: recorded in instep.source.template
+TEMPLATE = 2  # the number of the templates in capture.sql and parts.sql: recorded in instep.source.template
 TRIGGERS = {
     "instep_insert": "O",
     "instep_update": "O",

@@ -1,5 +1,5 @@
 -- Capture: the trigger functions of one source, and the triggers on its table. Template 2
--- (raise capture.TEMPLATE with a change: the functions are written anew then, see install.sql for the tables).
+-- (raise capture.TEMPLATE with a change: the functions are written anew then, see parts.sql for the tables).
 --
 -- A function reads inside an exception block, into arrays, and writes outside it: reading alone takes no
 -- subtransaction id, so that hundreds of statements in one transaction do not overflow the server's cache of them.

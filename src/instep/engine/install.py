@@ -17,7 +17,7 @@ from psycopg.types.json import Jsonb
 from instep import failpoints
 from instep.clock import SYSTEM, Clock
 from instep.database.statements import Statements, typed
-from instep.engine import capture, sweep, templates
+from instep.engine import capture, parts, sweep, templates
 from instep.engine.declaration import MAX_NAME, Declaration, Source, Target, raw
 from instep.engine.declared import (
     read_declarations,
@@ -28,7 +28,6 @@ from instep.engine.declared import (
     write_source,
     write_target,
 )
-from instep.engine.parts import CREATE, index_names
 from instep.engine.ports import Conn
 from instep.engine.relations import unique_keys
 from instep.engine.schema_change import schema_change
@@ -100,12 +99,10 @@ async def install(
         for target in targets:
             if await write_target(conn, target):
                 await sweep.make_due(conn, f"target {target.name} added", derivation=target.derivation)
-        await conn.execute(
-            Statements("instep.engine", "install.sql", **index_names(declarations[0]))["create_change"], {}
-        )
+        await conn.execute(parts.statements(declarations[0])["create_change"], {})
         for declaration in declarations:
-            bound = Statements("instep.engine", "install.sql", **index_names(declaration))
-            for name in CREATE:
+            bound = parts.statements(declaration)
+            for name in parts.CREATE:
                 await conn.execute(bound[name], {})
         failpoints.reach("install.tables")
         await _capture(conn, source)
@@ -214,10 +211,8 @@ async def remove(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> floa
         await lock(conn)
         await capture.drop_capture(conn, source, await capture.family(conn, source.oid))
         for declaration in declarations:
-            bound = Statements("instep.engine", "install.sql", **index_names(declaration))
-            await conn.execute(bound["drop_tables"], {})
-        change = Statements("instep.engine", "install.sql", change=quoted("instep", f"change_{source_name}"))
-        await conn.execute(change["drop_change"], {})
+            await conn.execute(parts.statements(declaration)["drop_tables"], {})
+        await conn.execute(parts.drop_change(source_name), {})
         for forgotten in ("forget_runs", "forget_holds"):
             await conn.execute(_SQL[forgotten], {"derivations": [d.name for d in declarations]})
         for name in ("forget_targets", "forget_derivations", "forget_markers", "forget_source"):

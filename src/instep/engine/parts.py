@@ -1,5 +1,5 @@
-"""The tables and indexes that stand for a source and its derivations, as `install.sql` makes them: what is there to be
-made, and to be looked after by doctor."""
+"""The tables and indexes that stand for a source and its derivations, what they are made by, and what puts
+back (doctor) what is not as it was installed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from instep.database.statements import storage, typed
+from instep.database.statements import Statements, storage, typed
 from instep.engine.declaration import Declaration, Target, fragments, quoted
 
+_FILE = ("instep.engine", "parts.sql")
 CREATE = (
     "create_outbox",
     "create_outbox_claim_index",
@@ -31,7 +32,16 @@ class Part:
     storage: Mapping[str, str]
 
 
-def index_names(declaration: Declaration) -> dict[str, sql.Composable]:
+def statements(declaration: Declaration) -> Statements:
+    """What makes and drops the tables of one derivation and of its source."""
+    return Statements(*_FILE, **_index_names(declaration))
+
+
+def drop_change(source_name: str) -> bytes:
+    return Statements(*_FILE, change=quoted("instep", f"change_{source_name}"))["drop_change"]
+
+
+def _index_names(declaration: Declaration) -> dict[str, sql.Composable]:
     """Fragments with the names of the indexes: at most 54 characters, because a derivation's name has at most 40."""
     return {
         **fragments(declaration),
@@ -50,19 +60,19 @@ def made_anew(declaration: Declaration, target: Target) -> tuple[str, ...]:
         "due": sql.Literal(declaration.name),
     }
     names = ("forget_stamps", "sweep_again")
-    return tuple(typed("instep.engine", "install.sql", name, **bound) for name in names)
+    return tuple(typed(*_FILE, name, **bound) for name in names)
 
 
 def parts(declaration: Declaration) -> list[Part]:
     """The tables and indexes of a derivation and of its source's change log, as they are installed."""
-    bound = {**index_names(declaration), "due": sql.Literal(declaration.name)}
+    bound = {**_index_names(declaration), "due": sql.Literal(declaration.name)}
     suffix, change = declaration.suffix, f"change_{declaration.source.name}"
 
     def made(*names: str) -> tuple[str, ...]:
-        return tuple(typed("instep.engine", "install.sql", name, **bound) for name in names)
+        return tuple(typed(*_FILE, name, **bound) for name in names)
 
     def table(name: str, template: str, *more: str) -> Part:
-        options = storage("instep.engine", "install.sql", template)
+        options = storage(*_FILE, template)
         return Part(name, name, made(template, *more), options)
 
     outbox, stamp = f"outbox_{suffix}", f"stamp_{suffix}"

@@ -1,4 +1,4 @@
--- What makes of tables that an older release made from its templates (install.sql) what is made now:
+-- What makes of tables that an older release made from its templates (parts.sql) what is made now:
 -- `upgrade_N_source`, once for a source, and `upgrade_N_derivation`, for each of its derivations, lead from template N - 1
 -- to N. tests/faults/test_schema.py goes back to template 1 and compares.
 

@@ -1,6 +1,6 @@
 -- The schema instep: what the engine knows of sources, derivations and targets.
 -- Tables that are made for one source or derivation (change log, outbox, stamps) come from
--- engine/install.sql; those that a catalogue makes for a target, from its own templates.
+-- engine/parts.sql; those that a catalogue makes for a target, from its own templates.
 
 create schema if not exists instep;
 
