@@ -183,7 +183,7 @@ class Size:
 async def measure(bench: Bench) -> Part:
     step, laid_by = bench.sized(STEP, WAVE), bench.sized(LAID_BY, 5000)
     cycles = 3 if bench.quick else CYCLES
-    sizes = [Size(bench.sized(waiting, 2 * step)) for waiting in WAITING[: 1 if bench.quick else None]]
+    sizes = [Size(bench.sized(waiting, step)) for waiting in WAITING[: 1 if bench.quick else None]]
     async with postgres.server() as server:
         for size in sizes:
             bench.say(f"pressure: filling {size.waiting:,} entries, and {2 * laid_by:,} that lie by")
