@@ -6,7 +6,8 @@ import pytest
 from psycopg import errors as pg
 from world import World
 
-from instep.engine import declared
+from instep.engine import declared, finding
+from instep.engine.absorb import Absorber
 from instep.engine.stopping import Stop
 from instep.errors import Configuration, Outage, Permanent, Retryable
 from instep.testing.toy import ToyDerivation
@@ -279,6 +280,38 @@ async def test_follow_picks_up_changes_and_ends_when_told(world):
     stop.finish()
     report = await running
     assert (report.counters.indexed, report.counters.removed, report.exit_code) == (6, 1, 0)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+async def test_a_stream_that_never_ends_holds_up_nothing(world, monkeypatch, follow):
+    """Something is in the log whenever it is looked at: a run ends all the same, and one that follows looks at its
+    triggers, and batches what comes instead of taking it row by row."""
+    await world.insert(50)
+    writer, absorb, looks, verified = await world.dedicated(), Absorber.absorb, [], []
+    verify = finding.install.verify
+
+    async def absorbing(absorber, conn, limit=2000):
+        await writer.execute("update articles set title = title || '.' where id = %s", (len(looks) % 50 + 1,))
+        looks.append(await absorb(absorber, conn, limit))
+        return looks[-1]
+
+    async def verifying(conn, name):
+        verified.append(name)
+        return await verify(conn, name)
+
+    monkeypatch.setattr(Absorber, "absorb", absorbing)
+    monkeypatch.setattr(finding.install, "verify", verifying)
+    monkeypatch.setattr(finding, "VERIFY_SECONDS", 0.3)
+    stop = Stop()
+    running = asyncio.create_task(world.run(stop=stop, follow=follow))
+    async with asyncio.timeout(20):
+        while follow and len(verified) < 4:
+            await asyncio.sleep(0.02)
+        stop.finish() if follow else None
+        report = await running
+    assert all(look.taken for look in looks)
+    assert report.exit_code == 0
+    assert len(looks) < 60  # some 20 with --follow: a look for each poll of 0.05 s
 
 
 async def test_follow_outlasts_an_outage(world, monkeypatch):
