@@ -1,4 +1,4 @@
-"""What a measured stretch did to the server: WAL, commits, checkpoints, dead tuples.
+"""What a measured stretch did to the server: WAL, commits, checkpoints, CPU, dead tuples.
 
 A checkpoint before the stretch makes its first touch of each page a full-page image: they are counted in, and told apart
 (`pg_walinspect`). Commits are the database's, the measuring session's own are taken off.
@@ -6,20 +6,23 @@ A checkpoint before the stretch makes its first touch of each page a full-page i
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import psutil
 import psycopg
 from psycopg import AsyncConnection
 
-OWN_COMMITS = 1  # of a look: its statement, which is counted only after it was taken
+OWN_COMMITS = (
+    2  # of a look: what its first statement is, and the second, which is counted only after it was taken
+)
+_FLUSH = "select pg_logical_emit_message(false, 'benchmark', '', true)"  # asynchronous commits may not be written yet
 _LOOK = """select pg_current_wal_insert_lsn()::text,
     (select xact_commit + xact_rollback from pg_stat_database where datname = current_database()),
-    (select num_done from pg_stat_checkpointer),
-    pg_stat_force_next_flush()::text"""
-_IMAGES = """select count(*), coalesce(sum(record_length), 0)::bigint, coalesce(sum(fpi_length), 0)::bigint,
-    coalesce(sum((fpi_length > 0)::integer), 0)::bigint
-    from pg_get_wal_records_info(%s::pg_lsn, %s::pg_lsn)"""
+    (select num_done from pg_stat_checkpointer), pg_backend_pid()"""
+_WAL = """select (%(after)s::pg_lsn - %(before)s::pg_lsn)::bigint, sum(count)::bigint, sum(fpi_size)::bigint
+    from pg_get_wal_stats(%(before)s::pg_lsn, %(after)s::pg_lsn)"""
 _DEAD = """select relname, n_dead_tup, n_live_tup, autovacuum_count from pg_stat_user_tables
     where schemaname = 'instep' and n_tup_ins + n_tup_upd + n_tup_del > 0 order by relname"""
 
@@ -29,6 +32,7 @@ class Look:
     lsn: str
     commits: int
     checkpoints: int
+    cpu_seconds: float  # of the whole server
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +42,41 @@ class Stretch:
     wal_bytes: int
     records: int
     image_bytes: int
-    images: int
     commits: int
     checkpoints: int
+    cpu_seconds: float
 
     def each(self, entries: int) -> dict[str, float]:
         return {
             "wal_bytes": self.wal_bytes / entries,
             "wal_bytes_without_images": (self.wal_bytes - self.image_bytes) / entries,
             "commits": self.commits / entries,
+            "server_cpu_microseconds": self.cpu_seconds / entries * 1e6,
         }
 
-    def as_dict(self) -> dict[str, int]:
+    def as_dict(self) -> dict[str, float]:
         return asdict(self)
 
 
 async def look(dsn: str) -> Look:
     """By a session of its own, which takes part in nothing else."""
     async with await AsyncConnection.connect(dsn, autocommit=True) as conn:
+        await conn.execute(_FLUSH)
         row = await (await conn.execute(_LOOK)).fetchone()
         assert row is not None
-        return Look(row[0], row[1], row[2])
+        return Look(row[0], row[1], row[2], _cpu(row[3]))
+
+
+def _cpu(backend: int) -> float:
+    """Of the server that has this backend: of its processes that live, and of those that ended."""
+    postmaster = psutil.Process(psutil.Process(backend).ppid())
+    ended = postmaster.cpu_times()
+    used = ended.user + ended.system + ended.children_user + ended.children_system
+    for child in postmaster.children():
+        with suppress(psutil.NoSuchProcess):
+            times = child.cpu_times()
+            used += times.user + times.system
+    return float(used)
 
 
 async def begin(dsn: str) -> Look:
@@ -73,21 +91,11 @@ async def since(dsn: str, before: Look) -> Stretch:
     after = await look(dsn)
     async with await AsyncConnection.connect(dsn, autocommit=True) as conn:
         await conn.execute("create extension if not exists pg_walinspect")
-        row = await (await conn.execute(_IMAGES, (before.lsn, after.lsn))).fetchone()
+        row = await (await conn.execute(_WAL, {"before": before.lsn, "after": after.lsn})).fetchone()
         assert row is not None
-        difference = await (
-            await conn.execute("select (%s::pg_lsn - %s::pg_lsn)::bigint", (after.lsn, before.lsn))
-        ).fetchone()
-        assert difference is not None
-    records, _, image_bytes, images = row
-    return Stretch(
-        difference[0],
-        records,
-        image_bytes,
-        images,
-        after.commits - before.commits - OWN_COMMITS,
-        after.checkpoints - before.checkpoints,
-    )
+    commits = after.commits - before.commits - OWN_COMMITS
+    checkpoints = after.checkpoints - before.checkpoints
+    return Stretch(*row, commits, checkpoints, after.cpu_seconds - before.cpu_seconds)
 
 
 async def dead_tuples(dsn: str) -> dict[str, dict[str, int]]:

@@ -105,7 +105,7 @@ async def _prepared(bench: Bench, server: postgres.Server, served: model.Model) 
         await _built(indexed, chunk)
         await worker.end()
     without = ours.settings("", served.url)
-    return [
+    scenarios = [
         Scenario("no-op", 500, "items", "items", "title", noop.DERIVATION,
                  processes.python("benchmarks.contestants.noop", "--follow"), noop.settings(""), rows),
         Scenario("vectors, no index", 500, "plain", "docs", "body", ours.DERIVATION,
@@ -113,6 +113,7 @@ async def _prepared(bench: Bench, server: postgres.Server, served: model.Model) 
         Scenario("vectors, HNSW", 200, "indexed", "docs", "body", ours.DERIVATION,
                  following, without, rows, ours.found(chunk)),
     ]  # fmt: skip
+    return [scenarios[0], scenarios[2]] if bench.quick else scenarios
 
 
 async def _built(dsn: str, chunk: str) -> None:
