@@ -113,6 +113,19 @@ class Live:
         ):
             await self.conn.execute(sql.SQL("vacuum analyze {}").format(table))
 
+    async def dead(self) -> int:
+        """Rows of the change log that are deleted and that vacuum may not take away."""
+        change = self.declaration.source.change
+        await self.conn.execute(sql.SQL("vacuum {}").format(change))
+        row = await (
+            await self.conn.execute(
+                "select n_dead_tup from pg_stat_user_tables where relid = %s::regclass",
+                (change.as_string(None),),
+            )
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
     async def change(self, step: int, number: int) -> None:
         """In statements of 500 rows, each a transaction."""
         table, first = sql.Identifier(self.declaration.source.name), number * step % self.rows
@@ -218,12 +231,16 @@ async def _turns(bench: Bench, size: Size, lives: dict[str, Live], step: int, cy
             for number in range(cycles if round else 1):
                 for worker in workers.values():
                     await worker.cycle(step, number)
+            dead = {case: await live.dead() for case, live in lives.items()}
+            for case, statements in HELD.items():
+                if statements and dead[case] < step * (cycles if round else 1):
+                    raise AssertionError(f"{case} held nothing back: {dead[case]} dead rows in the log")
             # Their transactions end with their connections.
         for live in lives.values():
             await live.clean()
         if round:  # the first one makes the pages and the plans
             for case, worker in workers.items():
-                size.rounds.setdefault(case, []).append(worker.told(step))
+                size.rounds.setdefault(case, []).append(worker.told(step) | {"dead": dead[case]})
             bench.say(
                 f"pressure: {size.waiting:,} waiting, round {round}: drained a second: "
                 + ", ".join(f"{case} {rounds[-1]['drain']:,.0f}" for case, rounds in size.rounds.items())
@@ -248,13 +265,15 @@ def _part(server: postgres.Server, sizes: list[Size], step: int, cycles: int, la
         [
             Table(
                 "A second, medians of the rounds; in brackets of the calm one",
-                ("waiting", "case", "entries drained", "claims", "changes absorbed", "slowest claim, ms"),
+                ("waiting", "case", "entries drained", "claims", "changes absorbed", "slowest claim, ms",
+                 "dead rows of the log"),
                 [
                     [
                         f"{size.waiting:,}",
                         case,
                         *(f"{size.of(case, measure):,.0f} ({size.ratio(case, measure):.2f})" for measure in MEASURES),
                         max(max(one["claims"]) for one in size.rounds[case]) * 1000,
+                        size.of(case, "dead"),
                     ]
                     for size in sizes
                     for case in ("calm", *CASES)
@@ -262,6 +281,7 @@ def _part(server: postgres.Server, sizes: list[Size], step: int, cycles: int, la
             )
         ],
         [
+            "an old snapshot and an idle transaction held back every row that was absorbed meanwhile",
             "in each cycle: every change was absorbed, every claimed entry removed, as many wait as before",
             "between two measurements the tables are vacuumed; within one, autovacuum comes as it does",
         ],
