@@ -59,7 +59,7 @@ torture: setup  ## the long form of the fault tests, half an hour or more
 demo: setup  ## real rows, derived, searched, changed, in step (DEMO_ROWS limits them)
 	@$(BIN) instep demo
 
-bench: setup  ## the ratios of issue 4, each with its peer
+bench: setup  ## every figure that instep promises, beside its goal and its peers (docs/benchmarks.md)
 	@$(BIN) benchmarks
 
 constraints: setup  ## write constraints.txt from what .venv holds

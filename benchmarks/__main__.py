@@ -37,6 +37,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--with-pgai", action="store_true", help="install pgai (6.8 GB) into benchmarks/.peers"
     )
+    parser.add_argument(
+        "--without-peers",
+        action="store_true",
+        help="without the small peers (400 MB, installed when first needed)",
+    )
     parser.add_argument("--scale", type=float, default=1.0, help="a fraction of all sizes, to try it out")
     parser.add_argument("--json", type=Path, help="where the JSON goes; default: benchmarks/results/")
     return parser.parse_args()
@@ -73,7 +78,12 @@ async def run(bench: Bench, names: list[str]) -> list[report.Part]:
 
 def main() -> int:
     given = arguments()
-    bench = Bench(rounds=max(1, given.rounds), with_pgai=given.with_pgai, scale=given.scale)
+    bench = Bench(
+        rounds=max(1, given.rounds),
+        with_pgai=given.with_pgai,
+        with_peers=not given.without_peers,
+        scale=given.scale,
+    )
     machine = about(bench)
     try:
         measured = asyncio.run(run(bench, given.only or list(parts.NAMES)))

@@ -13,6 +13,7 @@ class Bench:
 
     rounds: int = 3
     with_pgai: bool = False
+    with_peers: bool = True  # those that install in a minute
     scale: float = 1.0
     quick: bool = False
     began: float = field(default_factory=time.monotonic)

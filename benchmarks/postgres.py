@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 from psycopg import sql
@@ -45,6 +46,13 @@ class Server:
             await conn.execute(sql.SQL("create database {}{}").format(sql.Identifier(name), source))
             await conn.execute("checkpoint")
         return self.database(name)
+
+
+def uri(dsn: str) -> str:
+    """For those who take no `name=value` (asyncpg): on a Unix socket, with no password."""
+    parts = psycopg.conninfo.conninfo_to_dict(dsn)
+    place = f"host={quote(str(parts['host']), safe='/')}&port={parts['port']}"
+    return f"postgresql://{parts['user']}@/{parts['dbname']}?{place}"
 
 
 @asynccontextmanager

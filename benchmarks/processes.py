@@ -12,8 +12,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -194,3 +194,55 @@ class _Cpu:
     @property
     def seconds(self) -> float:
         return sum(self._seen.values())
+
+
+class Background:
+    """A process that works beside the measuring until it is ended: a worker that follows."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._reading = asyncio.create_task(process.communicate())
+        self.pid = process.pid
+
+    def cpu_seconds(self) -> float:
+        """Of its tree so far. Raises Failed where it has ended by itself."""
+        if self._reading.done():
+            raise Failed(f"a process that was to stay has ended: {self._said()[-2000:]}")
+        cpu = _Cpu(self.pid)
+        cpu.look()
+        return cpu.seconds
+
+    async def end(self) -> str:
+        """SIGTERM; what it printed."""
+        with suppress(ProcessLookupError):
+            self._process.terminate()
+        try:
+            await asyncio.wait_for(asyncio.shield(self._reading), 20)
+        except TimeoutError:
+            self.kill()
+            raise Failed(f"process {self.pid} did not end in 20 s after SIGTERM") from None
+        return self._said()
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def _said(self) -> str:
+        out, err = self._reading.result()
+        return str(out.decode()) + str(err.decode(errors="replace"))
+
+
+@asynccontextmanager
+async def background(
+    command: Sequence[str], env: Mapping[str, str] | None = None
+) -> AsyncIterator[Background]:
+    """Started, and gone at the end, whatever happens."""
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, env=environment(env), stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    started = Background(process)
+    try:
+        yield started
+    finally:
+        started.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import median
 
@@ -17,3 +18,9 @@ def quarters(values: Sequence[float]) -> list[float]:
 def spread(values: Sequence[float]) -> float:
     """Largest minus smallest, in parts of the median: how noisy the rounds were."""
     return (max(values) - min(values)) / median(values)
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """The smallest value that at least `part` per cent of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * part / 100) - 1)]

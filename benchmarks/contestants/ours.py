@@ -1,4 +1,4 @@
-"""instep's own worker on `docs.embed`, as `instep run docs.embed` does it: `ours [--warm | --follow]`.
+"""instep's own worker on `docs.embed`, as `instep run docs.embed` does it: `ours [--warm | --follow [--no-index]]`.
 
 Settings come by the environment. `--warm` loads the model before the clock starts; `--follow` stays, as
 `instep worker --follow docs.embed` does, until SIGTERM, and builds its vector index.
@@ -92,7 +92,9 @@ class _Watch:
             print(name, dict(fields), file=sys.stderr)
 
 
-async def follow() -> None:
+async def follow(index: bool) -> None:
+    if not index:
+        vector_index.FEWEST_ROWS = sys.maxsize
     async with Instep.open(Settings.load()) as app:
         with suppress(Terminated):
             await supervise(
@@ -129,4 +131,4 @@ async def main(warm: bool) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(follow() if "--follow" in sys.argv else main("--warm" in sys.argv))
+    uvloop.run(follow("--no-index" not in sys.argv) if "--follow" in sys.argv else main("--warm" in sys.argv))

@@ -2,4 +2,6 @@
 
 from __future__ import annotations
 
-NAMES = ("pipeline", "minilm", "claim", "capture", "follow", "startup")
+NAMES = (
+    "pipeline", "queue", "offered", "pressure", "idle", "minilm", "claim", "capture", "follow", "startup",
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The embedding derivation alone, against pgai's worker and against a hand-written loop with no queue.
+"""The embedding derivation alone, against pgai's worker, CocoIndex, and a hand-written loop with no queue.
 
 All contestants work the same rows, with the same model server, each as a process of its own on a fresh copy of a
 database in which its work waits. First every setting is tried once, then the two best of each contestant take turns.
@@ -8,15 +8,18 @@ The clock of everybody runs from the first request that reaches the model server
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import documents, model, postgres, processes
+from benchmarks import documents, environments, model, postgres, processes
 from benchmarks.bench import Bench
-from benchmarks.contestants import loop, ours, pgai, sketch
+from benchmarks.contestants import cocoindex, loop, ours, pgai, sketch
+from benchmarks.environments import COCOINDEX, PGAI, Environment
 from benchmarks.report import Figure, Part, Table
 
 ROWS = 20_000
@@ -69,24 +72,31 @@ class Entrant:
 
 async def measure(bench: Bench) -> Part:
     rows = bench.sized(ROWS, 300)
-    if bench.with_pgai:
-        bench.say("pipeline: pgai's environment" + ("" if pgai.installed() else " is being installed"))
-        await pgai.install()
-    async with postgres.server(**postgres.SETTINGS) as server, model.started() as served:
-        entrants = await _prepared(bench, server, served, rows)
-        for entrant in entrants:
-            await _round(bench, server, served, entrant, rows)
-        finalists = _finalists(entrants)
-        for _ in range(bench.rounds):
-            for entrant in finalists:
+    for peer in _peers(bench):
+        bench.say(f"pipeline: {peer.title}" + ("" if peer.installed() else " is being installed"))
+        await peer.install()
+    with tempfile.TemporaryDirectory() as directory:
+        async with postgres.server(**postgres.SETTINGS) as server, model.started() as served:
+            entrants = await _prepared(bench, server, served, rows, Path(directory))
+            for entrant in entrants:
                 await _round(bench, server, served, entrant, rows)
+            finalists = _finalists(entrants)
+            for _ in range(bench.rounds):
+                for entrant in finalists:
+                    await _round(bench, server, served, entrant, rows)
     for entrant in finalists:
         if len(entrant.rounds) > 1:
             del entrant.rounds[0]  # the trial: it decided who is here
-    return _part(bench, server, entrants, finalists, rows)
+    return await _part(bench, server, entrants, finalists, rows)
 
 
-async def _prepared(bench: Bench, server: postgres.Server, served: model.Model, rows: int) -> list[Entrant]:
+def _peers(bench: Bench) -> list[Environment]:
+    return [*([PGAI] if bench.with_pgai else []), *([COCOINDEX] if bench.with_peers else [])]
+
+
+async def _prepared(
+    bench: Bench, server: postgres.Server, served: model.Model, rows: int, directory: Path
+) -> list[Entrant]:
     await documents.create(await server.create("rows"), rows)
     await loop.create(await server.create("loop", "rows"))
     await sketch.create(await server.create("sketch", "rows"))
@@ -111,8 +121,14 @@ async def _prepared(bench: Bench, server: postgres.Server, served: model.Model, 
         await pgai.create(await server.create("pgai", "rows"), served.ollama_url)
         entrants += [
             Entrant("pgai", f"batch {batch:,}, {at_once} at once", "pgai", pgai.TABLE, pgai.FOUND,
-                    partial(pgai.command, at_once), _peer_environment, prepare=partial(pgai.configure, batch, at_once))
+                    partial(pgai.command, at_once), partial(_variables, PGAI), prepare=partial(pgai.configure, batch, at_once))
             for batch, at_once in PEER_SETTINGS
+        ]  # fmt: skip
+    if bench.with_peers:
+        entrants += [
+            Entrant("CocoIndex", setting, "rows", cocoindex.TABLE, cocoindex.FOUND,
+                    partial(cocoindex.command, mode, group, url, directory), partial(_variables, COCOINDEX))
+            for setting, (mode, group) in cocoindex.SETTINGS.items()
         ]  # fmt: skip
     return entrants
 
@@ -129,8 +145,8 @@ def _settings(url: str, batch: int, request: int, at_once: int, dsn: str) -> Map
     return ours.settings(dsn, url, batch_size=batch, embed_batch_size=request, embed_concurrency=at_once)
 
 
-def _peer_environment(_: str) -> Mapping[str, str]:
-    return pgai.environment()
+def _variables(peer: Environment, _: str) -> Mapping[str, str]:
+    return peer.variables
 
 
 def _no_environment(_: str) -> Mapping[str, str]:
@@ -185,7 +201,7 @@ def _finalists(entrants: Sequence[Entrant]) -> list[Entrant]:
     ]
 
 
-def _part(
+async def _part(
     bench: Bench,
     server: postgres.Server,
     entrants: Sequence[Entrant],
@@ -222,12 +238,14 @@ def _part(
         ),
         Figure("instep, memory at its highest", mine.peak_megabytes, "MB", at_most=GOAL_MEMORY),
     ]
-    if "pgai" in best:
-        peer = best["pgai"]
+    for name, goal in (("CocoIndex", None), ("pgai", GOAL_PEER)):
+        if name not in best:
+            continue
+        peer = best[name]
         figures[3:3] = [
-            Figure("pgai at its best", peer.rows_per_second, "rows/s"),
-            Figure("instep / pgai", mine.rows_per_second / peer.rows_per_second, "×", at_least=GOAL_PEER),
-            Figure("the same, by the best round of each (pgai)", mine.best / peer.best, "×"),
+            Figure(f"{name} at its best", peer.rows_per_second, "rows/s"),
+            Figure(f"instep / {name}", mine.rows_per_second / peer.rows_per_second, "×", at_least=goal),
+            Figure(f"the same, by the best round of each ({name})", mine.best / peer.best, "×"),
         ]
     return Part(
         "pipeline",
@@ -267,9 +285,10 @@ def _part(
             "after each round of ours: a complete sweep found nothing to do",
             "memory: high-water mark of the worker's process tree, the database server not included",
             *([] if bench.with_pgai else ["pgai did not take part: --with-pgai installs it"]),
+            *([] if bench.with_peers else ["CocoIndex did not take part (--without-peers)"]),
         ],
         rounds={f"{entrant.contestant}, {entrant.setting}": _plain(entrant.rounds) for entrant in entrants},
-        settings=server.settings,
+        settings=server.settings | await environments.versions(*_peers(bench)),
     )
 
 

@@ -1,12 +1,15 @@
 """Whole runs of the engine over the toy derivation: the failure table of ENGINE.md, row by row, without HTTP."""
 
 import asyncio
+import time
 
 import pytest
 from psycopg import errors as pg
 from world import World
 
-from instep.engine import declared
+from instep.engine import declared, finding
+from instep.engine import run as run_module
+from instep.engine.absorb import Absorber
 from instep.engine.stopping import Stop
 from instep.errors import Configuration, Outage, Permanent, Retryable
 from instep.testing.toy import ToyDerivation
@@ -279,6 +282,53 @@ async def test_follow_picks_up_changes_and_ends_when_told(world):
     stop.finish()
     report = await running
     assert (report.counters.indexed, report.counters.removed, report.exit_code) == (6, 1, 0)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+async def test_a_stream_that_never_ends_holds_up_nothing(world, monkeypatch, follow):
+    """Something is in the log whenever it is looked at: a run ends all the same, and one that follows looks at its
+    triggers, and batches what comes instead of taking it row by row."""
+    await world.insert(50)
+    writer, absorb, looks, verified = await world.dedicated(), Absorber.absorb, [], []
+    verify = finding.install.verify
+
+    async def absorbing(absorber, conn, limit=2000):
+        await writer.execute("update articles set title = title || '.' where id = %s", (len(looks) % 50 + 1,))
+        looks.append(await absorb(absorber, conn, limit))
+        return looks[-1]
+
+    async def verifying(conn, name):
+        verified.append(name)
+        return await verify(conn, name)
+
+    monkeypatch.setattr(Absorber, "absorb", absorbing)
+    monkeypatch.setattr(finding.install, "verify", verifying)
+    monkeypatch.setattr(finding, "VERIFY_SECONDS", 0.3)
+    stop = Stop()
+    running = asyncio.create_task(world.run(stop=stop, follow=follow))
+    async with asyncio.timeout(20):
+        while follow and len(verified) < 4:
+            await asyncio.sleep(0.02)
+        stop.finish() if follow else None
+        report = await running
+    assert all(look.taken for look in looks)
+    assert report.exit_code == 0
+    assert len(looks) < 60  # some 20 with --follow: a look for each poll of 0.05 s
+
+
+async def test_what_is_due_is_let_in_while_a_drain_goes_on(world, monkeypatch):
+    """A worker that never catches up (a backfill, a steady overload) tries parked entries again all the same."""
+    await world.insert(120)
+    await world.absorb()
+    await world.conn.execute(
+        "update instep.outbox_articles_embed set not_before = now() + interval '0.3 s' where key_1 = 120"
+    )
+    monkeypatch.setattr(run_module, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(world.derivation.faults, "on_compute", lambda texts: time.sleep(0.02))
+    await world.run(batch=1)
+    order = [text for call in world.derivation.calls for text in call]
+    assert len(order) == 120
+    assert order.index("title 120") < 90  # not after all the others
 
 
 async def test_follow_outlasts_an_outage(world, monkeypatch):

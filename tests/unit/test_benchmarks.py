@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import sys
 from pathlib import Path
@@ -13,11 +14,11 @@ from psycopg import sql
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks import documents, model, postgres, processes, report
+from benchmarks import activity, documents, model, postgres, processes, report
 from benchmarks.bench import Bench
-from benchmarks.contestants import loop
-from benchmarks.parts import pipeline
-from benchmarks.rounds import quarters, spread
+from benchmarks.contestants import loop, noop
+from benchmarks.parts import idle, offered, pipeline, pressure, queue
+from benchmarks.rounds import percentile, quarters, spread
 
 
 def test_quarters_keep_the_order_and_use_every_value() -> None:
@@ -99,12 +100,98 @@ async def test_a_wrong_vector_is_found() -> None:
 
 
 async def test_the_pipeline_runs_end_to_end() -> None:
-    """300 rows through every contestant but pgai; each round checks each vector, ours is swept afterwards."""
+    """300 rows through every contestant but the peers; each round checks each vector, ours is swept afterwards."""
     part = await asyncio.wait_for(
-        pipeline.measure(Bench(rounds=1, scale=300 / pipeline.ROWS, quick=True)), 110
+        pipeline.measure(Bench(rounds=1, scale=300 / pipeline.ROWS, quick=True, with_peers=False)), 110
     )
     assert {name.split(",")[0] for name in part.rounds} == {"sketch", "hand-written loop", "instep"}
     figures = {figure.name: figure for figure in part.figures}
     assert figures["instep"].value > 0
     assert 20 < figures["instep, memory at its highest"].value < 1000
     assert {"instep / fastest loop", "hand-written loop / the sketch's"} <= figures.keys()
+
+
+async def test_the_queue_runs_end_to_end() -> None:
+    """Each round checks that nothing is left and that each row has its stamp; a missing stamp is found."""
+    part = await asyncio.wait_for(
+        queue.measure(Bench(rounds=1, scale=1000 / queue.ENTRIES, quick=True, with_peers=False)), 110
+    )
+    assert {name.split(",")[0] for name in part.rounds} == {
+        "instep", "hand-written loop", "claim and removal alone", "pgbench",
+    }  # fmt: skip
+    told = part.rounds[f"instep, waves of {queue.WAVE}"][0]
+    assert told["rate"] > 0
+    assert 0 < told["wal_bytes_without_images"] < told["wal_bytes"] < 5000
+    assert 1 / queue.WAVE < told["commits"] < 1
+    assert part.rounds["pgbench, one row at a time, 4 clients, prepared"][0]["commits"] == pytest.approx(
+        2, 0.2
+    )
+
+
+async def test_a_row_without_its_stamp_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim and removal alone stamp nothing: asked for stamps, they are no result."""
+    async with postgres.server() as server:
+        async with await psycopg.AsyncConnection.connect(
+            await server.create("items"), autocommit=True
+        ) as conn:
+            await noop.create(conn, 600)
+        bare = queue._ours(server, 600)[2].work
+        assert (await bare())["entries"] == 600
+        strict = functools.partial(bare.func, *bare.args[:4], True)
+        with pytest.raises(AssertionError, match="0 of 600 have the right stamp"):
+            await strict()
+
+
+async def test_offered_load_runs_end_to_end() -> None:
+    """Two seconds of warm-up and three of load for each scenario; every change is found in step after it was written."""
+    part = await asyncio.wait_for(
+        offered.measure(Bench(rounds=1, scale=0.01, quick=True, with_peers=False)), 115
+    )
+    for name in ("no-op", "vectors, HNSW"):
+        told = part.rounds[name][0]
+        assert 0 < told["p50"] <= told["p99"] <= told["slowest"]
+        assert told["stretch"]["image_bytes"] > 0  # the checkpoint before it
+    figures = {figure.name: figure for figure in part.figures}
+    assert figures["of these, the user's own write without full-page images"].value > 50
+    assert figures["WAL of each entry without vectors, the user's own write included"].value > 500
+
+
+async def test_pressure_runs_end_to_end() -> None:
+    part = await asyncio.wait_for(pressure.measure(Bench(rounds=1, scale=0.002, quick=True)), 110)
+    assert len(part.rounds) == 1 + len(pressure.CASES)
+    assert all(rounds[0]["drain"] > 0 and rounds[0]["absorb"] > 0 for rounds in part.rounds.values())
+
+
+async def test_an_idle_worker_is_seen() -> None:
+    part = await asyncio.wait_for(
+        idle.measure(Bench(rounds=1, scale=0.01, quick=True, with_peers=False)), 110
+    )
+    for name in ("instep, a table with vectors", "instep, no-op"):
+        told = part.rounds[name][0]
+        assert 4 <= told["statements"] < 200  # four polls a second
+        assert told["sessions"] >= 4
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    values = [float(value) for value in range(1, 101)]
+    assert [percentile(values, part) for part in (1, 50, 99, 100)] == [1, 50, 99, 100]
+    assert percentile([3.0], 99) == 3.0
+
+
+async def test_full_page_images_are_told_apart() -> None:
+    """The first touch of a page after a checkpoint writes the page; the second does not."""
+    async with postgres.server() as server:
+        dsn = await server.create("images")
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
+            await conn.execute(
+                "create table filled as select g as id, 0 as n from generate_series(1, 20000) g"
+            )
+            first = await activity.begin(dsn)
+            await conn.execute("update filled set n = 1 where id % 100 = 0")
+            touched = await activity.since(dsn, first)
+            again = await activity.look(dsn)
+            await conn.execute("update filled set n = 2 where id % 100 = 0")
+            second = await activity.since(dsn, again)
+        assert touched.image_bytes > touched.wal_bytes * 0.8
+        assert second.image_bytes < touched.image_bytes / 10
+        assert 0 < second.records < 2000

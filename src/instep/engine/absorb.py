@@ -22,7 +22,8 @@ from instep.engine.declaration import Declaration, Source, fragments
 from instep.engine.ports import Conn
 
 FROM_THE_START = 16
-"""Every so many pieces the log is read from its beginning again, for writers that committed late."""
+"""Every so many full pieces the log is read from its beginning again, for writers that committed late; after one that
+was not full it always is."""
 
 UNREADABLE = (pg.DataCorrupted, pg.IndexCorrupted, pg.DataError)
 """A row is damaged, or an expression of the user's fails on it: the row's trouble, not everybody's."""
@@ -60,6 +61,8 @@ class Absorber:
         if absorbed.taken == 0 and self._cursor:
             self._cursor = 0
             absorbed = await self._piece(conn, limit)
+        if absorbed.taken < limit:
+            self._cursor = 0
         return absorbed
 
     async def drain(self, conn: Conn, limit: int = 2000) -> Absorbed:

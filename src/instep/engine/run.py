@@ -310,11 +310,13 @@ class _Run:
             await conn.close()
 
     async def _beat(self, finding: Finding) -> None:
-        """Renew the leases of what is in hand, the hold on the output, and the run's row; tell how much is left."""
+        """Renew the leases of what is in hand, the hold on the output, and the run's row; let in what is due, which a
+        drain that never ends would keep out; tell how much is left."""
         conn = self._conns[1]
         while True:
             for hands in self._hands:
                 await hands.renew(conn)
+                await hands.outbox.let_in(conn)
             if self._exclusive is not None and not await self._exclusive.renew(conn):
                 raise Stopped("outage", f"the hold on {self._exclusive.name} was lost to another worker")
             await self._tell_progress(conn, finding)
