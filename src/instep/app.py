@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
-from psycopg_pool import PoolTimeout
 
-from instep import registry
+from instep import following, registry
 from instep.clock import SYSTEM, Clock
+from instep.database.interactive import Interactive
 from instep.database.migrations import migrate
 from instep.database.outages import is_schema
 from instep.database.pool import Database
@@ -33,15 +33,13 @@ from instep.engine.run import Options, run
 from instep.engine.status import Status
 from instep.engine.stopping import Stop
 from instep.engine.wave import Limits
-from instep.errors import Configuration, Refused
+from instep.errors import Configuration, InstepError, Refused, SettingsError
 from instep.settings import Settings
 
 if TYPE_CHECKING:
     from instep.search.answers import Answer, Mode
     from instep.search.search import Searchable
 
-FOLLOW_PAUSES = (1.0, 60.0)  # first and longest, before a run that stays is begun again
-METRICS_SECONDS = 15.0  # between textfiles of a worker that stays
 READ_POLL_SECONDS = 0.1  # between looks of `wait_until_in_sync`
 
 
@@ -68,6 +66,7 @@ class Instep:
         self, settings: Settings, database: Database, migrated: Sequence[str], clock: Clock = SYSTEM
     ) -> None:
         self.settings, self.database, self.migrated, self.clock = settings, database, tuple(migrated), clock
+        self.interactive = Interactive(database, clock)
         self._workshops: dict[str, Workshop] = {}
 
     @classmethod
@@ -81,6 +80,7 @@ class Instep:
             finally:
                 for source in list(app._workshops):
                     await app.forget(source)
+                await app.interactive.close()
 
     async def workshop(self, source: str) -> Workshop:
         """What a source is made of, by its catalogue; made once. Raises Refused for an unknown name."""
@@ -102,80 +102,36 @@ class Instep:
         self, names: Sequence[str] = (), *, observer: Observer, stop: Stop | None = None, follow: bool = False
     ) -> list[RunReport]:
         """Run sources ("articles": all their derivations) or single derivations ("articles.embed"); none: all.
-        One report for each derivation. Raises Refused for unknown names, before any work."""
-        stop, chosen = stop or Stop(), await self._by_source(names)
+        One report for each derivation. Raises Refused for unknown names and SettingsError, before any work."""
+        stop = stop or Stop()
         if follow:
-            async with asyncio.TaskGroup() as group:
-                following = [
-                    group.create_task(self._follow(source, wanted, observer, stop))
-                    for source, wanted in chosen.items()
-                ]
-            return [report for task in following for report in task.result()]
+            return await following.follow(self, names, observer, stop)
         reports: list[RunReport] = []
-        for source, wanted in chosen.items():
+        for source, wanted in (await self.by_source(names)).items():
             reports += await self._run_once(source, wanted, observer, stop)
         return reports
 
     async def _run_once(
         self, source: str, wanted: Sequence[str], observer: Observer, stop: Stop
     ) -> list[RunReport]:
-        options = self._options(follow=False)
-        reports = await self._run_source(source, wanted, observer, stop, options)
-        if any(report.moved for report in reports):
-            await self.forget(source)
-            reports = await self._run_source(source, wanted, observer, stop, options)
-        return reports
-
-    async def _follow(
-        self, source: str, wanted: Sequence[str], observer: Observer, stop: Stop
-    ) -> list[RunReport]:
-        """A run that stays ends by itself only where its connections or its table are gone: then again, after a pause."""
-        metrics = asyncio.create_task(self._keep_metrics(wanted, observer))
         try:
-            return await self._again_and_again(source, wanted, observer, stop)
-        finally:
-            metrics.cancel()
-
-    async def _again_and_again(
-        self, source: str, wanted: Sequence[str], observer: Observer, stop: Stop
-    ) -> list[RunReport]:
-        pause, options = FOLLOW_PAUSES[0], self._options(follow=True)
-        reports: list[RunReport] = []
-        first = True
-        while not stop.finishing:
-            began = self.clock.monotonic()
-            try:
-                if not first and not await self._is_there(source):
-                    observer.event("removed", {"source": source})
-                    return []
-                reports = await self._run_source(source, wanted, observer, stop, options)
-            except psycopg.Error as error:
-                if not (isinstance(error, psycopg.OperationalError) or is_schema(error)):
-                    raise
-                observer.event("outage", {"source": source, "message": str(error), "seconds": pause})
-            except Refused as error:  # what was well when it began: other sources are worked on
-                if first:
-                    raise
-                reports = [RunReport(name, configuration=str(error)) for name in wanted]
-            first = False
-            if stop.finishing:
-                break
-            await self.forget(source)
+            options = self.options(follow=False)
+            reports = await self.run_source(source, wanted, observer, stop, options)
             if any(report.moved for report in reports):
-                continue
-            if self.clock.monotonic() - began > FOLLOW_PAUSES[1]:
-                pause = FOLLOW_PAUSES[0]
-            message = next((r.outage or r.configuration for r in reports if r.outage or r.configuration), "")
-            observer.event("outage", {"source": source, "message": message, "seconds": pause})
-            await stop.wait(pause)
-            pause = min(pause * 2, FOLLOW_PAUSES[1])
+                await self.forget(source)
+                reports = await self.run_source(source, wanted, observer, stop, options)
+        except SettingsError:
+            raise  # of the process: no source can be worked
+        except InstepError as error:  # of this source: others are worked on
+            told = f"{error}: {error.hint}" if error.hint else str(error)
+            reports = [RunReport(name, configuration=told) for name in wanted]
         return reports
 
-    async def _is_there(self, source: str) -> bool:
+    async def source_names(self) -> Sequence[str]:
         async with self.database.connection() as conn:
-            return source in await declared.source_names(conn)
+            return await declared.source_names(conn)
 
-    def _options(self, *, follow: bool) -> Options:
+    def options(self, *, follow: bool) -> Options:
         settings = self.settings
         limits = Limits(
             settings.batch_size, settings.lease_seconds, settings.call_timeout_seconds, settings.max_attempts
@@ -184,9 +140,10 @@ class Instep:
             limits, follow, settings.poll_seconds, settings.sweep_every_seconds, self.clock.token()
         )
 
-    async def _run_source(
+    async def run_source(
         self, source: str, wanted: Sequence[str], observer: Observer, stop: Stop, options: Options
     ) -> list[RunReport]:
+        """One run of a source, or one that stays."""
         async with self.database.connection() as conn:
             problems = await install.problems(conn, source)
         if problems:  # said here: its derivations cannot even be made where a column of theirs is gone
@@ -204,7 +161,7 @@ class Instep:
             stop=stop,
         )
         if not any(report.outage for report in reports):
-            await self._write_metrics(wanted)
+            await self.write_metrics(wanted)
         return reports
 
     async def status(self, names: Sequence[str] = ()) -> list[Status]:
@@ -343,11 +300,11 @@ class Instep:
                 return False
             await asyncio.sleep(READ_POLL_SECONDS)
 
-    async def _write_metrics(self, derivations: Sequence[str]) -> None:
-        """A Prometheus textfile for each derivation, where metrics_dir is set."""
+    async def write_metrics(self, derivations: Sequence[str]) -> bool:
+        """A Prometheus textfile for each derivation; False where metrics_dir is not set."""
         directory = self.settings.metrics_dir
         if directory is None:
-            return
+            return False
         from instep.upkeep import textfile
 
         async with self.database.connection() as conn:
@@ -355,15 +312,7 @@ class Instep:
                 seen = await textfile.read(conn, derivation)
                 if seen is not None:
                     await asyncio.to_thread(textfile.write, directory, seen)
-
-    async def _keep_metrics(self, derivations: Sequence[str], observer: Observer) -> None:
-        """For a worker that stays: the same alert covers it. A database that is out is said by the run itself."""
-        while self.settings.metrics_dir is not None:
-            await asyncio.sleep(METRICS_SECONDS)
-            try:
-                await self._write_metrics(derivations)
-            except (psycopg.OperationalError, PoolTimeout) as error:
-                observer.event("metrics not written", {"message": str(error)})
+        return True
 
     async def _each_dead(
         self,
@@ -379,7 +328,7 @@ class Instep:
                 [await act(DeadLetters(declaration), declaration, conn) for declaration in declarations]
             )
 
-    async def _by_source(self, names: Sequence[str]) -> dict[str, list[str]]:
+    async def by_source(self, names: Sequence[str]) -> dict[str, list[str]]:
         """Source → the derivations of it that were named."""
         async with self.database.connection() as conn:
             declarations = await self._declarations(conn, names)

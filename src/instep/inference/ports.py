@@ -64,3 +64,15 @@ class Embedder(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class Precedence(Protocol):
+    """What lets bulk work make way for queries of other processes. Both calls are made often: neither may wait."""
+
+    def announce(self, server: str) -> None:
+        """A query is about to be sent to `server`."""
+        ...
+
+    def wanted(self, server: str) -> bool:
+        """Whether any process has sent a query to `server` a moment ago."""
+        ...

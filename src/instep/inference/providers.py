@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from instep.clock import SYSTEM, Clock
 from instep.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from instep.inference.ports import Embedder
+    from instep.inference.ports import Embedder, Precedence
 
 PROVIDERS = ("minilm", "tei", "openai", "ollama")
 DEFAULT_URLS = {
@@ -47,12 +48,15 @@ def create_embedder(
     batch: int | None = None,
     dimensions: int | None = None,
     sleep: Callable[[float], Awaitable[object]] | None = None,
+    clock: Clock = SYSTEM,
+    precedence: Precedence | None = None,
 ) -> Embedder:
     """A client of `provider`; nothing is loaded or connected before its first call.
 
     `request_timeout` in seconds, 0 for none. `cache_dir` (minilm) holds the ONNX graph, `threads` 0 means all cores.
     `batch` lowers the texts of one request. `dimensions`: what the target has; another answer is a Configuration
-    error. `sleep` replaces the pauses between tries, for tests. Raises SettingsError for an unknown provider and for
+    error. `concurrency` is the upper bound of the adaptive limit; `precedence` tells it of other processes' queries.
+    `sleep` and `clock` replace the pauses between tries and what is measured by, for tests. Raises SettingsError for an unknown provider and for
     one that needs a model's name and has none, Configuration for a `url` that is none.
     """
     if provider not in PROVIDERS:
@@ -81,19 +85,21 @@ def create_embedder(
         )
     import asyncio
 
-    from instep.inference.limit import FixedLimit
+    from instep.inference.adaptive import AdaptiveLimit
     from instep.inference.ollama import OllamaDialect
     from instep.inference.openai import OpenAIDialect
     from instep.inference.remote import HttpEmbedder
     from instep.inference.tei import TeiDialect
-    from instep.inference.transport import Transport, http_url
+    from instep.inference.transport import Transport, http_url, public_address
 
+    address = http_url(url or default_url(provider))
     transport = Transport(
-        http_url(url or default_url(provider)),
-        limit=FixedLimit(concurrency),
+        address,
+        limit=AdaptiveLimit(concurrency, server=public_address(address), precedence=precedence, clock=clock),
         api_key=api_key or None,
         request_timeout=request_timeout,
         sleep=sleep or asyncio.sleep,
+        clock=clock,
     )
     dialects: dict[str, type[TeiDialect | OpenAIDialect | OllamaDialect]] = {
         "tei": TeiDialect,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -18,12 +18,14 @@ from yarl import URL
 
 from instep.errors import Configuration, Permanent
 from instep.inference.answers import Rows, WrongShapeError, settle
+from instep.inference.limit import Slot
 from instep.inference.ports import Embedded, Limits, Measure
 from instep.inference.refusals import Refusal, TooLarge, cut_length, too_large, unencodable
 from instep.inference.transport import Transport
 
 PROBE = "A harmless sentence, to see whether the model answers."
 _CUTS = 20  # tries at one text that is too large
+KEPT_BYTES = 32 * 1024 * 1024  # of vectors that a call which failed had been given
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,15 @@ class _Part:
     truncated: set[int]
 
 
+@dataclass(slots=True)
+class _Call:
+    """One call of `embed`. `done`: what was answered of it so far."""
+
+    urgent: bool = False
+    tries: int | None = None
+    done: list[tuple[Sequence[str], np.ndarray]] = field(default_factory=list)
+
+
 class HttpEmbedder:
     """The Embedder over a dialect and a transport."""
 
@@ -86,6 +97,7 @@ class HttpEmbedder:
         self._max_tokens: int | None = None
         self._characters: int | None = None  # of one request, learned from a refusal
         self._accepted: int | None = None  # characters that a refused text was accepted with
+        self._kept: dict[str, np.ndarray] = {}  # vectors of a call that failed, by text
         self._described = False
         self._describing = asyncio.Lock()
 
@@ -98,10 +110,18 @@ class HttpEmbedder:
         return Limits(self._batch, self._transport.limit.highest, self._max_tokens, self._dimensions)
 
     async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Embedded:
-        return await self._embed(texts, urgent=urgent, tries=None)
+        if urgent:
+            self._transport.limit.interactive()
+            return await self._embed(texts, _Call(urgent=True))
+        call = _Call()
+        try:
+            return await self._with_kept(texts, call)
+        except BaseException:
+            self._keep(call)
+            raise
 
     async def probe(self) -> None:
-        answer = await self._embed([PROBE], urgent=True, tries=2)
+        answer = await self._embed([PROBE], _Call(urgent=True, tries=2))
         for failure in answer.failures.values():
             raise failure
 
@@ -123,70 +143,113 @@ class HttpEmbedder:
     async def close(self) -> None:
         await self._transport.close()
 
-    async def _embed(self, texts: Sequence[str], *, urgent: bool, tries: int | None) -> Embedded:
+    async def _embed(self, texts: Sequence[str], call: _Call) -> Embedded:
         if not self._described:
             await self._describe()
         if not texts:
             return Embedded(np.zeros((0, self._dimensions or 0), dtype=np.float32), {}, frozenset())
         try:
-            part = await self._pieces(texts, urgent, tries)
+            part = await self._pieces(texts, call)
         except TypeError:  # from the encoder of the body
             failures = unencodable(texts)
             if not failures:
                 raise
-            part = await self._without(texts, failures, urgent, tries)
+            part = await self._without(texts, failures, call)
         return Embedded(part.vectors, part.failures, part.truncated)
 
-    async def _pieces(self, texts: Sequence[str], urgent: bool, tries: int | None) -> _Part:
+    async def _with_kept(self, texts: Sequence[str], call: _Call) -> Embedded:
+        """Texts that were answered within a call that failed are not sent again."""
+        kept, self._kept = self._kept, {}
+        known = {index: kept[text] for index, text in enumerate(texts) if text in kept} if kept else {}
+        if not known:
+            return await self._embed(texts, call)
+        call.done.append(([texts[index] for index in known], np.stack(list(known.values()))))
+        rest = [index for index in range(len(texts)) if index not in known]
+        asked = await self._embed([texts[index] for index in rest], call)
+        width = next(iter(known.values())).size
+        if rest and asked.vectors.shape[1] != width:  # the server has another model since
+            return await self._embed(texts, call)
+        vectors = np.empty((len(texts), width), dtype=np.float32)
+        vectors[list(known)], vectors[rest] = list(known.values()), asked.vectors
+        failures = {rest[index]: failure for index, failure in asked.failures.items()}
+        return Embedded(vectors, failures, {rest[index] for index in asked.truncated})
+
+    def _keep(self, call: _Call) -> None:
+        for texts, vectors in call.done:
+            for text, vector in zip(texts, vectors, strict=True):
+                if len(self._kept) * vector.nbytes < KEPT_BYTES:
+                    self._kept[text] = vector
+
+    async def _pieces(self, texts: Sequence[str], call: _Call) -> _Part:
         """All requests of a call, at once as far as the limit lets them."""
         bounds = self._split(texts)
         if len(bounds) == 1:
-            return await self._piece(texts, urgent, tries)
+            return await self._piece(texts, call)
         parts = await all_or_first_failure(
-            [partial(self._piece, texts[begin:end], urgent, tries) for begin, end in bounds]
+            [partial(self._piece, texts[begin:end], call) for begin, end in bounds]
         )
         return self._joined(parts)
 
-    async def _piece(self, texts: Sequence[str], urgent: bool, tries: int | None) -> _Part:
-        """One request; more where the server finds it too large."""
-        try:
-            answer = await self._ask(texts, urgent, tries)
-        except Refusal as refusal:
-            size = too_large(refusal)
-            if size is None:
-                raise
-            if len(texts) == 1:
-                return await self._shortened(texts[0], size, refusal, urgent, tries)
-            self._learn(texts, size)
-            bounds = self._split(texts)
-            if len(bounds) == 1:  # what was learned meanwhile says it fits: it does not
-                middle = len(texts) // 2
-                bounds = [(0, middle), (middle, len(texts))]
-            return self._joined([await self._piece(texts[b:e], urgent, tries) for b, e in bounds])
-        return self._settled(answer, len(texts))
+    async def _piece(self, texts: Sequence[str], call: _Call) -> _Part:
+        """One request; more where the limit lets it have fewer texts, or the server finds it too large."""
+        part, count = await self._request(texts, call)
+        if count == len(texts):
+            return part
+        parts, begin = [part], count
+        while begin < len(texts):
+            part, count = await self._request(texts[begin:], call)
+            parts.append(part)
+            begin += count
+        return self._joined(parts)
 
-    async def _ask(self, texts: Sequence[str], urgent: bool, tries: int | None) -> bytes:
-        for _ in range(2):
+    async def _request(self, texts: Sequence[str], call: _Call) -> tuple[_Part, int]:
+        """As many of the first texts as the limit lets one request have now, and how many those were."""
+        try:
+            async with self._transport.limit.slot(len(texts), urgent=call.urgent) as slot:
+                if slot.texts < len(texts):
+                    texts = texts[: slot.texts]
+                answer = await self._ask(texts, slot, call)
+        except Refusal as refusal:
+            return await self._refused(texts, refusal, call), len(texts)
+        part = self._settled(answer, len(texts))
+        if not call.urgent and not part.failures:
+            call.done.append((texts, part.vectors))
+        return part, len(texts)
+
+    async def _refused(self, texts: Sequence[str], refusal: Refusal, call: _Call) -> _Part:
+        size = too_large(refusal)
+        if size is None:
+            raise refusal
+        if len(texts) == 1:
+            return await self._shortened(texts[0], size, refusal, call)
+        self._learn(texts, size)
+        bounds = self._split(texts)
+        if len(bounds) == 1:  # what was learned meanwhile says it fits: it does not
+            middle = len(texts) // 2
+            bounds = [(0, middle), (middle, len(texts))]
+        return self._joined([await self._piece(texts[begin:end], call) for begin, end in bounds])
+
+    async def _ask(self, texts: Sequence[str], slot: Slot, call: _Call) -> bytes:
+        for last in (False, True):
             body = self._dialect.body(self._model, texts)
             try:
-                return await self._transport.post(self._endpoint, body, urgent=urgent, tries=tries)
+                return await self._transport.post(
+                    self._endpoint, body, slot, tries=call.tries, patient=not call.urgent
+                )
             except Refusal as refusal:
-                if not self._dialect.adapt(refusal):
+                if last or not self._dialect.adapt(refusal):
                     raise
-        return await self._transport.post(
-            self._endpoint, self._dialect.body(self._model, texts), urgent=urgent, tries=tries
-        )
+        raise AssertionError("unreachable: the last try returns or raises")
 
-    async def _shortened(
-        self, text: str, size: TooLarge, refusal: Refusal, urgent: bool, tries: int | None
-    ) -> _Part:
+    async def _shortened(self, text: str, size: TooLarge, refusal: Refusal, call: _Call) -> _Part:
         for _ in range(_CUTS):
             length = cut_length(len(text), size, self._accepted)
             if length < 1:
                 break
             text = text[:length]
             try:
-                part = self._settled(await self._ask([text], urgent, tries), 1)
+                async with self._transport.limit.slot(1, urgent=call.urgent) as slot:
+                    part = self._settled(await self._ask([text], slot, call), 1)
             except Refusal as again:
                 more = too_large(again)
                 if more is None:
@@ -245,14 +308,12 @@ class HttpEmbedder:
             begin += len(part.vectors)
         return _Part(np.concatenate(vectors), failures, truncated)
 
-    async def _without(
-        self, texts: Sequence[str], failures: dict[int, Permanent], urgent: bool, tries: int | None
-    ) -> _Part:
+    async def _without(self, texts: Sequence[str], failures: dict[int, Permanent], call: _Call) -> _Part:
         kept = [index for index in range(len(texts)) if index not in failures]
         vectors = np.zeros((len(texts), self._dimensions or 0), dtype=np.float32)
         truncated: set[int] = set()
         if kept:
-            part = await self._pieces([texts[index] for index in kept], urgent, tries)
+            part = await self._pieces([texts[index] for index in kept], call)
             vectors = np.zeros((len(texts), part.vectors.shape[1]), dtype=np.float32)
             vectors[kept] = part.vectors
             failures |= {kept[index]: failure for index, failure in part.failures.items()}

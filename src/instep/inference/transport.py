@@ -23,11 +23,12 @@ from yarl import URL
 
 from instep.clock import SYSTEM, Clock
 from instep.errors import Configuration, Outage
-from instep.inference.limit import Limit
+from instep.inference.limit import Limit, Slot
 from instep.inference.refusals import Refusal, clean, server_words
 
 TRIES = 5
 LONGEST_PAUSE = 60.0  # seconds; a server that asks for a longer one is out, and the run says so
+LONGEST_PATIENCE = 300.0  # seconds of pauses that one request makes because it was asked to, beyond its tries
 _AGAIN = frozenset({408, 424, 425, 429})  # 424: TEI's word for a failed inference
 _SECRET_NAME = "INSTEP_EMBED_API_KEY"
 _URL_NAME = "INSTEP_EMBED_URL"
@@ -71,6 +72,11 @@ def http_url(url: str) -> URL:
     return parsed
 
 
+def public_address(url: URL) -> str:
+    """An address without what may be secret."""
+    return str(url.with_user(None).with_query(None).with_fragment(None))
+
+
 class Transport:
     """POSTs bytes to one server and gives back the bytes of a 2xx answer."""
 
@@ -86,7 +92,7 @@ class Transport:
         clock: Clock = SYSTEM,
     ) -> None:
         self.url = url
-        self.address = str(url.with_user(None).with_query(None).with_fragment(None))
+        self.address = public_address(url)
         self.limit = limit
         self._secrets = tuple(secret for secret in (api_key, url.password) if secret)
         self._headers = {"content-type": "application/json", "user-agent": "instep"}
@@ -98,23 +104,35 @@ class Transport:
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, url: URL, body: bytes, *, urgent: bool = False, tries: int | None = None) -> bytes:
-        """The body of a 2xx answer. Cancelled, it ends at once, pauses included."""
-        tries = tries or self._tries
-        async with self.limit.slot(urgent=urgent):
-            for attempt in range(1, tries + 1):
-                try:
-                    return await self._once("POST", url, body)
-                except _AgainError as failure:
-                    asked = failure.retry_after
-                    if attempt == tries or (asked is not None and asked > LONGEST_PAUSE):
-                        raise Outage(
-                            f"the model server at {self.address} {failure} ({attempt} tries)",
-                            retry_after=asked,
-                            hint=f"start it, or set {_URL_NAME}" if "connect" in str(failure) else None,
-                        ) from None
-                    await self._sleep(self.pause(attempt, asked))
-        raise AssertionError("unreachable: tries is at least 1")
+    async def post(
+        self, url: URL, body: bytes, slot: Slot, *, tries: int | None = None, patient: bool = False
+    ) -> bytes:
+        """The body of a 2xx answer. Cancelled, it ends at once, pauses included. The caller holds `slot`.
+
+        `patient`: a pause that the server asks for uses up no try, for it lives and says when, until these pauses
+        come to LONGEST_PATIENCE."""
+        failed, tried, waited = 0, 0, 0.0
+        while True:
+            began = self._clock.monotonic()
+            try:
+                answer = await self._once("POST", url, body)
+            except _AgainError as failure:
+                asked, tried = failure.retry_after, tried + 1
+                slot.refused(asked)
+                if patient and asked and waited + asked <= LONGEST_PATIENCE:
+                    waited += asked
+                else:
+                    failed += 1
+                if failed == (tries or self._tries) or (asked is not None and asked > LONGEST_PAUSE):
+                    raise Outage(
+                        f"the model server at {self.address} {failure} ({tried} tries)",
+                        retry_after=asked,
+                        hint=f"start it, or set {_URL_NAME}" if "connect" in str(failure) else None,
+                    ) from None
+                await self._sleep(self.pause(max(failed, 1), asked))
+            else:
+                slot.answered(self._clock.monotonic() - began)
+                return answer
 
     async def get(self, url: URL) -> bytes | None:
         """One try at an optional page: its body, or None where the server answers anything but 2xx."""

@@ -29,7 +29,6 @@ from instep.search.dense import Dense
 from instep.search.lexical import Lexical
 from instep.search.live import page_rows
 from instep.search.search import Searchable
-from instep.settings import Settings
 from instep.text.compose import entity_text
 
 
@@ -39,7 +38,7 @@ async def workshop(app: Instep, source: Source, declarations: Sequence[Declarati
 
     def embedder_of(target: Target) -> Embedder:
         if target.name not in made:
-            made[target.name] = _embedder(app.settings, target.spec, app.settings.embed_url)
+            made[target.name] = _embedder(app, target.spec, app.settings.embed_url)
         return made[target.name]
 
     embed, search = await build(app.database, source.name, embedder_of, app.settings.data_dir / "indexes")
@@ -53,8 +52,9 @@ async def workshop(app: Instep, source: Source, declarations: Sequence[Declarati
             )
             columns = await read_columns(conn, source, search.declaration.options["filters"])
             schema = await pgvector_schema(conn)
-        querying = _querying(app.settings, reading, embedder_of)
-        made["query"] = querying
+        querying = made.get(f"query {reading.name}")
+        if querying is None:
+            querying = made[f"query {reading.name}"] = _querying(app, reading, embedder_of)
         names = chunk_tables(embed.declaration, reading)
         hashes = partial(text_hashes, making_of(reading, embedder_of(reading)))
         dense = Dense(
@@ -92,7 +92,7 @@ async def workshop(app: Instep, source: Source, declarations: Sequence[Declarati
         await search.sink.close()
 
     async def plan() -> dict[str, Any]:
-        model = _model(app.settings)
+        model = _model(app)
         try:
             async with app.database.connection() as conn:
                 declared = await _declare(
@@ -108,7 +108,7 @@ async def workshop(app: Instep, source: Source, declarations: Sequence[Declarati
 
 async def plan_table(app: Instep, options: TableOptions) -> planning.Plan | None:
     """What adding the table would take; None where it is added already. Raises Refused for what cannot be added."""
-    model = _model(app.settings)
+    model = _model(app)
     try:
         async with app.database.connection() as conn:
             declared = await _declare(app, conn, options, model)
@@ -122,7 +122,7 @@ async def plan_table(app: Instep, options: TableOptions) -> planning.Plan | None
 
 async def add_table(app: Instep, options: TableOptions) -> tables.Added:
     """Install it. The same again changes nothing."""
-    model = _model(app.settings)
+    model = _model(app)
     try:
         async with app.database.connection() as conn:
             declared = await _declare(app, conn, options, model)
@@ -176,20 +176,21 @@ async def _declare(app: Instep, conn: Conn, options: TableOptions, model: Embedd
     return await declare(conn, replace(options, engine=engine), model)
 
 
-def _model(settings: Settings) -> EmbeddingModel:
-    provider = settings.embed_provider
-    embedder = _embedder(settings, {"provider": provider}, settings.embed_url)
+def _model(app: Instep) -> EmbeddingModel:
+    settings, provider = app.settings, app.settings.embed_provider
+    embedder = _embedder(app, {"provider": provider}, settings.embed_url)
     return EmbeddingModel(embedder, provider, leaves_machine(provider, settings.embed_url or ""))
 
 
-def _querying(settings: Settings, target: Target, embedder_of: Any) -> Embedder:
-    if settings.query_embed_url is None:
+def _querying(app: Instep, target: Target, embedder_of: Any) -> Embedder:
+    if app.settings.query_embed_url is None:
         found: Embedder = embedder_of(target)
         return found
-    return _embedder(settings, target.spec, settings.query_embed_url)
+    return _embedder(app, target.spec, app.settings.query_embed_url)
 
 
-def _embedder(settings: Settings, spec: Mapping[str, Any], url: str | None) -> Embedder:
+def _embedder(app: Instep, spec: Mapping[str, Any], url: str | None) -> Embedder:
+    settings = app.settings
     return create_embedder(
         settings.embed_provider,
         url=url or default_url(settings.embed_provider),
@@ -200,4 +201,5 @@ def _embedder(settings: Settings, spec: Mapping[str, Any], url: str | None) -> E
         cache_dir=settings.models_path,
         batch=settings.embed_batch_size,
         dimensions=spec.get("dimensions"),
+        precedence=app.interactive,
     )
