@@ -1,7 +1,9 @@
-"""instep's own worker on `docs.embed`, as `instep run docs.embed` does it: `ours [--warm | --follow [--no-index]]`.
+"""instep's own worker on `docs.embed`, as `instep run docs.embed` does it:
+`ours [--warm | --follow [--no-index]] [--unlimited]`.
 
 Settings come by the environment. `--warm` loads the model before the clock starts; `--follow` stays, as
-`instep worker --follow docs.embed` does, until SIGTERM, and builds its vector index.
+`instep worker --follow docs.embed` does, until SIGTERM, and builds its vector index. `--unlimited` does without the
+adaptive limit, for comparison.
 
 It prints when the run began and when its last wave was committed, and the run's counters. No contestant builds a
 vector index within its time: ours would do so after its last commit, and is told not to (20,000 rows take seconds).
@@ -19,6 +21,7 @@ from typing import Any
 import orjson
 import uvloop
 
+from benchmarks.contestants.unlimited import unlimit
 from instep.app import Instep
 from instep.catalogues.tables.declare import declare
 from instep.catalogues.tables.model import EmbeddingModel
@@ -131,4 +134,6 @@ async def main(warm: bool) -> None:
 
 
 if __name__ == "__main__":
+    if "--unlimited" in sys.argv:
+        unlimit()
     uvloop.run(follow("--no-index" not in sys.argv) if "--follow" in sys.argv else main("--warm" in sys.argv))

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 NAMES = (
-    "pipeline", "queue", "offered", "pressure", "idle", "minilm", "claim", "capture", "follow", "startup",
+    "pipeline", "queue", "offered", "pressure", "idle", "minilm", "claim", "capture", "follow", "startup", "sharing",
 )  # fmt: skip

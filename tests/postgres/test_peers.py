@@ -272,7 +272,7 @@ async def test_a_renamed_table_goes_on(app, conn):
 async def test_a_table_that_is_renamed_under_a_worker_that_stays(app, conn, monkeypatch):
     monkeypatch.setattr("instep.engine.finding.VERIFY_SECONDS", 0.2)
     monkeypatch.setattr("instep.following.PAUSES", (0.1, 0.2))
-    monkeypatch.setattr("instep.engine.run.OUTAGE_SECONDS", (0.1, 0.2))
+    monkeypatch.setattr("instep.engine.out.PAUSE_SECONDS", (0.1, 0.2))
     await conn.execute("create table notes (id bigint primary key, body text)")
     await added(app, "notes", "body")
     stop = Stop()

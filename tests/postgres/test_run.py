@@ -332,7 +332,7 @@ async def test_what_is_due_is_let_in_while_a_drain_goes_on(world, monkeypatch):
 
 
 async def test_follow_outlasts_an_outage(world, monkeypatch):
-    monkeypatch.setattr("instep.engine.run.OUTAGE_SECONDS", (0.05, 0.1))
+    monkeypatch.setattr("instep.engine.out.PAUSE_SECONDS", (0.05, 0.1))
     await world.insert(5)
 
     def refuse(_=None):

@@ -251,6 +251,32 @@ def test_a_cancelled_wait_gives_its_turn_to_the_next() -> None:
     simulated(work)
 
 
+def test_a_call_that_is_cancelled_ends_as_cancelled() -> None:
+    """With many waiting, of whom the end of one wakes another that is cancelled in the same moment."""
+
+    async def work() -> None:
+        limit = AdaptiveLimit(2, clock=_LoopClock())
+
+        async def ask() -> None:
+            async with limit.slot(1, urgent=False):
+                await asyncio.sleep(1)
+
+        async def whole() -> None:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(20):
+                    group.create_task(ask())
+
+        task = asyncio.ensure_future(whole())
+        await asyncio.sleep(2.5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with asyncio.timeout(1.5):
+            await ask()
+
+    simulated(work)
+
+
 def test_a_server_that_throttles_gets_one_request_at_a_time() -> None:
     async def work() -> None:
         limit = AdaptiveLimit(HIGHEST, clock=_LoopClock())

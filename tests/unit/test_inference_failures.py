@@ -9,6 +9,7 @@ import pytest
 from instep.clock import SYSTEM
 from instep.errors import Configuration, Outage, Permanent
 from instep.inference.providers import create_embedder
+from instep.inference.remote import all_or_first_failure
 from instep.testing.model_server import ModelServer, vector_of
 
 
@@ -222,6 +223,24 @@ async def test_a_cancelled_call_ends_its_pauses(server):
         await call
     assert server.requests == 1
     await embedder.close()
+
+
+async def test_cancelling_is_not_forgotten_for_a_request_that_fails_at_that_moment():
+    """Or SIGTERM would look like an item's failure, and the run go on."""
+    begun = asyncio.Event()
+
+    async def failing():
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("failed while it was being cancelled")
+
+    call = asyncio.create_task(all_or_first_failure([failing, failing]))
+    await begun.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
 
 
 async def test_a_server_that_hangs_times_out(server, make):

@@ -86,11 +86,10 @@ class Rescue:
         try:
             await self._hands.probe()
         except Exception as probe_error:  # noqa: BLE001 - named by its meaning below
-            meaning = classify(probe_error).meaning
-            backend = meaning is Meaning.BACKEND or isinstance(probe_error, Abandoned)
-            raise Stopped(
-                "outage" if backend else "configuration", describe(probe_error), failed.retry_after
-            ) from error
+            probed = classify(probe_error)
+            backend = probed.meaning is Meaning.BACKEND or isinstance(probe_error, Abandoned)
+            asked = failed.retry_after if probed.retry_after is None else probed.retry_after
+            raise Stopped("outage" if backend else "configuration", describe(probe_error), asked) from error
         self._probed = True
 
     async def _record(self, wave: Wave, failed: Failed) -> None:

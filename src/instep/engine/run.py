@@ -24,6 +24,7 @@ from instep.engine import declared, exclusive, sweep
 from instep.engine.declaration import Source, Target, fragments
 from instep.engine.failures import Stopped, describe
 from instep.engine.finding import Finding, Moved
+from instep.engine.out import Out
 from instep.engine.pipeline import drain
 from instep.engine.ports import Conn, Derivation, Observer, RunReport
 from instep.engine.stopping import Stop
@@ -32,7 +33,6 @@ from instep.errors import InstepError, Outage
 
 IDLE_SECONDS = 1.0  # between looks for parked entries and what other workers left, with --follow
 FIRST_PASS_SECONDS = 3.0  # that a run waits for all its work to be found before it begins with what there is
-OUTAGE_SECONDS = (5.0, 60.0)  # first and longest pause after an outage, with --follow
 FINISH_SECONDS = 60.0  # between looks at the vector index, with --follow, while changes never end
 HELD_SECONDS = 5.0  # between tries for an output that another worker drains, with --follow
 WRITERS = 2  # commits under way at once; an output outside PostgreSQL has one
@@ -131,6 +131,7 @@ class _Run:
         self._sql = Statements("instep.engine", "run.sql", **fragments(derivation.declaration))
         self._conns: list[Conn] = []
         self._hands: list[Hands] = []
+        self._out = Out(clock, again=options.follow)
         self._exclusive: exclusive.Exclusive | None = None
         self._finishing: asyncio.Task[None] | None = None
         self._began, self._id = clock.monotonic(), 0
@@ -243,46 +244,44 @@ class _Run:
         while not self._stop.finishing:
             last = finding.complete.is_set()  # asked before the drain: what is found during it is drained too
             drained = await self._drain()
-            if last and not drained:
+            if len(self._out) == len(self._hands) or (last and not drained):
                 break
             if not drained:
                 await finding.wait(IDLE_SECONDS)
+        self._out.raise_first()
         if not self._stop.finishing:
             await self._sink_finish()
 
     async def _follow(self, finding: Finding) -> None:
-        pause = OUTAGE_SECONDS[0]
         idle, finished = False, self._clock.monotonic()
         while not self._stop.finishing:
             if self._clock.monotonic() - finished > FINISH_SECONDS:
                 # A trickle of changes that never ends must not keep the vector index from being built.
                 await self._finish_beside()
                 finished = self._clock.monotonic()
-            try:
-                drained = await self._drain()
-                pause = OUTAGE_SECONDS[0]
-            except Stopped as stopped:
-                self._observer.event(
-                    "outage", {"derivation": self.report.name, "message": str(stopped), "seconds": pause}
-                )
-                if await self._stop.wait(max(pause, stopped.retry_after or 0.0)):
-                    return
-                pause = min(pause * 2, OUTAGE_SECONDS[1])
-                continue
-            if drained:
+            if await self._drain():
                 idle = False
                 continue
-            if not idle and finding.complete.is_set():
+            if not idle and finding.complete.is_set() and not self._out:
                 await self._finish_beside()
                 idle, finished = True, self._clock.monotonic()
-            await finding.wait(IDLE_SECONDS)
+            await finding.wait(self._out.soonest(IDLE_SECONDS))
 
     async def _drain(self) -> int:
         claimed = 0
         for hands in self._hands:
+            if self._out.waits(hands.target.name):
+                continue
             async with hands.reading() as conn:
                 await hands.outbox.let_in(conn)
-            claimed += await drain(hands, self._stop)
+            try:
+                claimed += await drain(hands, self._stop)
+            except Stopped as stopped:
+                seconds = self._out.add(hands.target.name, stopped)
+                if self._options.follow:
+                    hands.event("outage", message=str(stopped), seconds=seconds)
+            else:
+                self._out.pop(hands.target.name, None)
         return claimed
 
     async def _sink_finish(self) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from instep.clock import SYSTEM, Clock
@@ -162,7 +163,8 @@ class AdaptiveLimit:
             await future
         except asyncio.CancelledError:
             if future.cancelled():
-                self._waiting.remove(future)
+                with suppress(ValueError):  # another one's end has passed over it already
+                    self._waiting.remove(future)
             else:  # it was this one's turn: the next one's then
                 self._under_way -= 1
                 self._wake()

@@ -8,10 +8,10 @@ Guarded by unit/test_inference_clients.py and unit/test_inference_failures.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from yarl import URL
@@ -347,20 +347,19 @@ def _same_model(wanted: str, found: str) -> bool:
     return snapshot or wanted == found
 
 
-async def all_or_first_failure(calls: Sequence[Callable[[], Awaitable[_Part]]]) -> list[_Part]:
-    """The results of all; the first that fails cancels the others and is raised itself."""
-    first: list[Exception] = []
+async def all_or_first_failure(calls: Sequence[Callable[[], Coroutine[Any, Any, _Part]]]) -> list[_Part]:
+    """The results of all; the first that fails cancels the others and is raised itself.
 
-    async def watched(call: Callable[[], Awaitable[_Part]]) -> _Part:
-        try:
-            return await call()
-        except Exception as error:
-            first.append(error)
-            raise
-
+    No TaskGroup: one that is cancelled while a task of it fails raises the failure and forgets the cancellation, and
+    SIGTERM would look like an item's failure."""
+    tasks = [asyncio.create_task(call()) for call in calls]
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(watched(call)) for call in calls]
-    except ExceptionGroup:
-        raise first[0] from None
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     return [task.result() for task in tasks]
