@@ -25,7 +25,8 @@ from instep.inference.transport import Transport
 
 PROBE = "A harmless sentence, to see whether the model answers."
 _CUTS = 20  # tries at one text that is too large
-KEPT_BYTES = 32 * 1024 * 1024  # of vectors that a call which failed had been given
+KEPT_BYTES = 32 * 1024 * 1024  # of vectors that calls which failed had been given
+KEPT_CALLS = 20  # that had no use for any of them, until they are forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,8 @@ class HttpEmbedder:
         self._max_tokens: int | None = None
         self._characters: int | None = None  # of one request, learned from a refusal
         self._accepted: int | None = None  # characters that a refused text was accepted with
-        self._kept: dict[str, np.ndarray] = {}  # vectors of a call that failed, by text
+        self._kept: dict[str, np.ndarray] = {}  # vectors of calls that failed, by text
+        self._unused = 0  # calls since one of them was of use
         self._described = False
         self._describing = asyncio.Lock()
 
@@ -159,10 +161,14 @@ class HttpEmbedder:
 
     async def _with_kept(self, texts: Sequence[str], call: _Call) -> Embedded:
         """Texts that were answered within a call that failed are not sent again."""
-        kept, self._kept = self._kept, {}
-        known = {index: kept[text] for index, text in enumerate(texts) if text in kept} if kept else {}
+        kept = self._kept
+        known = {index: kept.pop(text) for index, text in enumerate(texts) if text in kept} if kept else {}
         if not known:
+            self._unused += 1
+            if kept and self._unused > KEPT_CALLS:
+                kept.clear()
             return await self._embed(texts, call)
+        self._unused = 0
         call.done.append(([texts[index] for index in known], np.stack(list(known.values()))))
         rest = [index for index in range(len(texts)) if index not in known]
         asked = await self._embed([texts[index] for index in rest], call)
@@ -175,10 +181,11 @@ class HttpEmbedder:
         return Embedded(vectors, failures, {rest[index] for index in asked.truncated})
 
     def _keep(self, call: _Call) -> None:
+        self._unused = 0
         for texts, vectors in call.done:
-            for text, vector in zip(texts, vectors, strict=True):
-                if len(self._kept) * vector.nbytes < KEPT_BYTES:
-                    self._kept[text] = vector
+            if (len(self._kept) + len(texts)) * vectors[0].nbytes > KEPT_BYTES:
+                return
+            self._kept.update(zip(texts, vectors, strict=True))
 
     async def _pieces(self, texts: Sequence[str], call: _Call) -> _Part:
         """All requests of a call, at once as far as the limit lets them."""
