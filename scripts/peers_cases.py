@@ -139,7 +139,8 @@ MORE: dict[int | str, tuple[str, ...]] = {
     "trickle": ("test_trickle_does_not_postpone",),
     "retries": ("test_c7_extra_an_entry_that_is_throttled_for_ever_has_a_limit",),
     "order": ("test_one_claim_in_eight_takes_the_oldest",),
-    "hot": ("test_a_deterministic_failure_is_dead_at_once",),
+    "hot": ("test_a_deterministic_failure_is_dead_at_once", "test_c7_extra_a_deterministic_failure_is_not_retried_hot"),
+    "later": ("test_c7_extra_a_table_that_is_added_under_a_worker_is_worked",),
 }  # fmt: skip
 WHY: dict[int | str, str] = {
     9: "An empty table is no failed scan: its outputs go. A scan that fails deletes nothing.",

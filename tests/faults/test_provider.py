@@ -475,7 +475,8 @@ async def test_c7_extra_a_deterministic_failure_is_not_retried_hot(
     running = asyncio.create_task(ran(world, stop=stop, follow=True))
 
     async def dead() -> bool:
-        return any(dead for *_, dead in (await world.entries()).values())
+        settled = any(dead for *_, dead in (await world.entries()).values())
+        return settled and len(await world.stamped()) == 4
 
     await until(dead)
     requests = server.requests

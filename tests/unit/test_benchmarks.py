@@ -8,13 +8,14 @@ import json
 import sys
 from pathlib import Path
 
+import aiohttp
 import psycopg
 import pytest
 from psycopg import sql
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks import activity, documents, model, postgres, processes, report
+from benchmarks import activity, documents, model, postgres, processes, report, shared_model
 from benchmarks.bench import Bench
 from benchmarks.contestants import loop, noop
 from benchmarks.parts import idle, offered, pipeline, pressure, queue
@@ -65,6 +66,25 @@ async def test_memory_of_a_whole_process_tree_is_seen() -> None:
     both = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {hold!r}]); {hold}; p.wait()"
     ended = await processes.run([sys.executable, "-c", both])
     assert 120e6 < ended.peak_bytes < 250e6
+
+
+async def test_the_shared_model_works_one_request_after_another() -> None:
+    """First come first served, in proportion to the texts: what the part `sharing` rests on."""
+    async with shared_model.started("paced") as served, aiohttp.ClientSession() as session:
+
+        async def ask(texts: int) -> None:
+            body = {"inputs": [f"text {number}" for number in range(texts)]}
+            async with session.post(f"{served.url}/embed", json=body) as answer:
+                assert len(await answer.json()) == texts
+
+        async with asyncio.TaskGroup() as group:
+            for texts in (3, 1):
+                group.create_task(ask(texts))
+                await asyncio.sleep(0.05)
+        seen = await served.seen()
+    assert [one.texts for one in seen] == [3, 1]
+    assert [one.worked for one in seen] == pytest.approx([0.27, 0.09], abs=0.08)
+    assert seen[1].waited > 0.1
 
 
 async def test_a_contestant_that_fails_is_no_result() -> None:

@@ -1,8 +1,7 @@
 """The adaptive limit: bulk requests are as many and as large as the server takes without a queue before it.
 
-Two figures are learned from answers. What a request of so many texts costs the server: the time from its sending, or
-from the answer before it if that came later, to its answer. And how long such a request takes when no other of ours is
-under way. A request may ask for `BULK_SECONDS` of the server's work, and only for `SHARED_SECONDS` of it while queries
+Two figures are learned from answers. What a request of so many texts costs the server: the time to its answer, divided by
+our requests under way. And how long it takes when no other of ours is under way. A request may ask for `BULK_SECONDS` of the server's work, and only for `SHARED_SECONDS` of it while queries
 come; it is not made so small that a text costs noticeably more. The number under way grows by steps while answers come
 as fast as alone, and falls by a part as soon as they wait for one another (additive increase, multiplicative decrease
 on latency). No client can take back a request, so what a query waits for is what is under way when it comes.
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 BULK_SECONDS = 0.4  # of a server's work that one bulk request asks for
 SHARED_SECONDS = 0.1  # likewise, while queries come
-QUICK_SECONDS = 0.1  # an answer within this makes nobody wait: the number under way is not cut for it
+QUICK_SECONDS = 0.4  # an answer within this makes nobody wait: the number under way is not cut for it
 SHARED_QUICK_SECONDS = 0.01
 LONGER, SHARED_LONGER = 2.5, 1.5  # times as long as alone: a queue
 DEARER, SHARED_DEARER = 1.1, 1.25  # times the cheapest cost of a text that a smaller request may have
@@ -35,9 +34,10 @@ FIRST_TEXTS = 4  # of a request to a server that is not known yet, while queries
 DECREASE = 0.8
 PATIENCE = (32.0, 1024.0)  # answers before one more request is tried after a decrease: first and longest
 YIELD_SECONDS = 1.0  # that bulk work waits for urgent requests of its own process
-DOUBTED = 1.5  # times another size's cost of a text
-JUDGED = 4  # answers after which a size is found too dear
-REMEMBERED_SECONDS = 30.0  # after which what is known of a size is learned anew
+DOUBTED = 2.5  # times another size's cost of a text
+JUDGED = 6  # answers after which a size is found too dear
+REMEMBERED_SECONDS = 60.0  # after which what is known of a size is learned anew
+SHARED_REMEMBERED_SECONDS = 600.0  # likewise while queries come: to learn it, one request at a time is sent
 ASKED_SECONDS = 15.0  # that a query counts as one of several that come
 
 
@@ -58,7 +58,7 @@ class AdaptiveLimit:
         self._starting = True  # until the first decrease the window grows with each answer
         self._patience = PATIENCE[0]
         self._under_way = self._urgent = 0
-        self._urgent_since = self._asked_until = self._last_answer = 0.0
+        self._urgent_since = self._asked_until = 0.0
         self._answers = 0
         self._shrunk = 0  # by the answers before it: what was sent earlier says nothing of the smaller window
         self._shared = False
@@ -92,6 +92,7 @@ class AdaptiveLimit:
             self._under_way += 1
         slot.alone, slot.earlier = self._under_way == 1, self._answers
         slot.texts = self._texts(slot.texts)
+        slot.about = self._under_way
 
     def leave(self, slot: _Slot) -> None:
         if slot.urgent:
@@ -105,23 +106,24 @@ class AdaptiveLimit:
     def answered(self, slot: _Slot, seconds: float) -> None:
         """Learn from one answer to a bulk request, and adapt."""
         now = self._clock.monotonic()
-        cost = min(seconds, now - self._last_answer)
-        self._last_answer, self._answers = now, self._answers + 1
+        cost = seconds / slot.about  # all at once, or one after another: so much is this one's part
+        self._answers += 1
         if self._answers == 2 and cost < slot.texts * self._cost.cheapest() / 2:
             self._cost.clear()  # the first answer had waited for a model to be loaded
             self._alone.clear()
-        self._cost.forget(now)
-        self._cost.learn(slot.texts, cost, now)
+        self._cost.forget(now, REMEMBERED_SECONDS)
+        self._cost.learn(slot.texts, cost, now, self._shared)
         if slot.alone and self._answers == slot.earlier + 1:
-            self._alone.learn(slot.texts, seconds, now)
-        self._alone.forget(now)
+            self._alone.learn(slot.texts, seconds, now, self._shared)
+        self._alone.forget(now, SHARED_REMEMBERED_SECONDS if self._shared else REMEMBERED_SECONDS)
         quick, longer = (SHARED_QUICK_SECONDS, SHARED_LONGER) if self._shared else (QUICK_SECONDS, LONGER)
         if seconds <= quick:
             self._grow()
         elif _size(slot.texts) not in self._alone:
             self._measuring = True
         elif seconds <= longer * self._alone.estimate(slot.texts):
-            self._grow()
+            if not self._shared or self._alone[_size(slot.texts)].times >= JUDGED or self._window >= 2:
+                self._grow()  # while queries come, what a size costs is found out first, one at a time
         elif not slot.alone and slot.earlier >= self._shrunk:
             self._shrink()
 
@@ -143,14 +145,15 @@ class AdaptiveLimit:
 
     def _texts(self, wanted: int) -> int:
         """The largest request, halved as often as is needed, that keeps the server no longer than it may."""
-        cost = self._cost
-        if not cost:
+        known = self._alone if self._shared and self._alone else self._cost
+        if not known:
             return min(wanted, FIRST_TEXTS) if self._shared else wanted
         most, dearer = (SHARED_SECONDS, SHARED_DEARER) if self._shared else (BULK_SECONDS, DEARER)
         sizes = [wanted]
-        while cost.estimate(sizes[-1]) > most and sizes[-1] > 1:
+        while known.estimate(sizes[-1]) > most and sizes[-1] > 1:
             sizes.append(_size(sizes[-1]) // 2)
-        while len(sizes) > 1 and cost.dearer(sizes[-1], wanted, dearer):
+        least = sizes[-1]
+        while len(sizes) > 1 and known.dearer(sizes[-1], wanted, dearer, self._shared, sizes[-1] > least):
             sizes.pop()
         return sizes[-1]
 
@@ -204,12 +207,12 @@ class _Seen(NamedTuple):
 class _Known(dict[int, _Seen]):
     """Seconds by number of texts, in powers of two."""
 
-    def learn(self, texts: int, seconds: float, now: float) -> None:
+    def learn(self, texts: int, seconds: float, now: float, shared: bool) -> None:
+        """`shared`: it may have waited for queries, then a low one tells more than a high one."""
         size = _size(texts)
         seconds *= size / texts
         known = self.get(size) or _Seen(seconds, seconds, 0, now)
-        # One that had to wait for somebody else's tells less than one that did not.
-        part = 0.3 if seconds < known.seconds else 0.06
+        part = 0.15 if not shared else 0.3 if seconds < known.seconds else 0.06
         self[size] = _Seen(
             known.seconds + (seconds - known.seconds) * part,
             min(seconds, known.least * 1.02),
@@ -220,25 +223,30 @@ class _Known(dict[int, _Seen]):
         for other, seen in list(
             self.items()
         ):  # a larger request never costs more for a text: the newer is right
-            if seen.seconds / other > each if other > size else seen.seconds / other * DOUBTED**2 < each:
+            if (seen.seconds / other > each) if other > size else (seen.seconds / other * DOUBTED**2 < each):
                 del self[other]
 
-    def forget(self, now: float) -> None:
-        for size in [size for size, known in self.items() if now - known.at > REMEMBERED_SECONDS]:
+    def forget(self, now: float, after: float) -> None:
+        for size in [size for size, known in self.items() if now - known.at > after]:
             del self[size]
 
     def cheapest(self) -> float:
         """Seconds for a text, at its least."""
         return min(known.seconds / size for size, known in self.items())
 
-    def dearer(self, texts: int, most: int, times: float) -> bool:
-        """Whether a text costs so many times more in a request of `texts` than in a larger one of up to `most`,
-        whatever one tries: several are known, and none was quick. (One alone may have waited for a query.)"""
+    def dearer(self, texts: int, most: int, times: float, shared: bool, guess: bool) -> bool:
+        """Whether a text costs so many times more in a request of `texts` than in a larger one of up to `most`. It is
+        judged by several; while queries come by the quickest, for the others may have waited for these. `guess`: it is
+        enough that other sizes make it likely."""
         known = self.get(texts)
-        if known is None or known.times < JUDGED:
+        if not guess and (known is None or known.times < JUDGED):
             return False
+        if known is None:
+            seconds = self.estimate(texts)
+            known = _Seen(seconds, seconds, 0, 0.0)
         larger = [seen.seconds / size for size, seen in self.items() if texts < size <= most]
-        return known.least / texts > times * min([*larger, self.estimate(most) / most])
+        cost = known.least if shared else known.seconds
+        return cost / texts > times * min([*larger, self.estimate(most) / most])
 
     def estimate(self, texts: int) -> float:
         """Seconds for so many texts: in proportion to the one size that is known, or along the line of two."""
@@ -256,11 +264,11 @@ class _Known(dict[int, _Seen]):
 
 
 class _Slot:
-    __slots__ = ("_limit", "alone", "earlier", "texts", "urgent")
+    __slots__ = ("_limit", "about", "alone", "earlier", "texts", "urgent")
 
     def __init__(self, limit: AdaptiveLimit, texts: int, urgent: bool) -> None:
         self._limit, self.texts, self.urgent = limit, texts, urgent
-        self.alone, self.earlier = False, 0
+        self.alone, self.earlier, self.about = False, 0, 1
 
     async def __aenter__(self) -> Slot:
         await self._limit.enter(self)
