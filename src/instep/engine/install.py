@@ -17,7 +17,7 @@ from psycopg.types.json import Jsonb
 from instep import failpoints
 from instep.clock import SYSTEM, Clock
 from instep.database.statements import Statements, typed
-from instep.engine import capture, sweep, templates
+from instep.engine import capture, pause, sweep, templates
 from instep.engine.declaration import MAX_NAME, Declaration, Source, Target, raw
 from instep.engine.declared import (
     read_declarations,
@@ -218,6 +218,7 @@ async def remove(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> floa
             await conn.execute(bound["drop_tables"], {})
         change = Statements("instep.engine", "install.sql", change=quoted("instep", f"change_{source_name}"))
         await conn.execute(change["drop_change"], {})
+        await pause.forget(conn, [source_name, *(d.name for d in declarations)])
         for forgotten in ("forget_runs", "forget_holds"):
             await conn.execute(_SQL[forgotten], {"derivations": [d.name for d in declarations]})
         for name in ("forget_targets", "forget_derivations", "forget_markers", "forget_source"):
