@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
@@ -24,23 +25,24 @@ from instep.clock import SYSTEM, Clock
 from instep.database.migrations import migrate
 from instep.database.outages import is_schema
 from instep.database.pool import Database
-from instep.engine import declared, install, keys, status
+from instep.engine import declared, install, keys, pause, status
 from instep.engine.dead import DeadLetters, Kind, Letter
 from instep.engine.declaration import Declaration, Source
 from instep.engine.explain import Explanation, explain
+from instep.engine.pause import Pause
 from instep.engine.ports import Derivation, Observer, RunReport
 from instep.engine.run import Options, run
 from instep.engine.status import Status
 from instep.engine.stopping import Stop
 from instep.engine.wave import Limits
 from instep.errors import Configuration, Refused
+from instep.following import follow
 from instep.settings import Settings
 
 if TYPE_CHECKING:
     from instep.search.answers import Answer, Mode
     from instep.search.search import Searchable
 
-FOLLOW_PAUSES = (1.0, 60.0)  # first and longest, before a run that stays is begun again
 METRICS_SECONDS = 15.0  # between textfiles of a worker that stays
 READ_POLL_SECONDS = 0.1  # between looks of `wait_until_in_sync`
 
@@ -131,45 +133,20 @@ class Instep:
     ) -> list[RunReport]:
         """A run that stays ends by itself only where its connections or its table are gone: then again, after a pause."""
         metrics = asyncio.create_task(self._keep_metrics(wanted, observer))
+        options = self._options(follow=True)
         try:
-            return await self._again_and_again(source, wanted, observer, stop)
+            return await follow(
+                source,
+                wanted,
+                work=lambda: self._run_source(source, wanted, observer, stop, options),
+                is_there=lambda: self._is_there(source),
+                forget=lambda: self.forget(source),
+                clock=self.clock,
+                observer=observer,
+                stop=stop,
+            )
         finally:
             metrics.cancel()
-
-    async def _again_and_again(
-        self, source: str, wanted: Sequence[str], observer: Observer, stop: Stop
-    ) -> list[RunReport]:
-        pause, options = FOLLOW_PAUSES[0], self._options(follow=True)
-        reports: list[RunReport] = []
-        first = True
-        while not stop.finishing:
-            began = self.clock.monotonic()
-            try:
-                if not first and not await self._is_there(source):
-                    observer.event("removed", {"source": source})
-                    return []
-                reports = await self._run_source(source, wanted, observer, stop, options)
-            except psycopg.Error as error:
-                if not (isinstance(error, psycopg.OperationalError) or is_schema(error)):
-                    raise
-                observer.event("outage", {"source": source, "message": str(error), "seconds": pause})
-            except Refused as error:  # what was well when it began: other sources are worked on
-                if first:
-                    raise
-                reports = [RunReport(name, configuration=str(error)) for name in wanted]
-            first = False
-            if stop.finishing:
-                break
-            await self.forget(source)
-            if any(report.moved for report in reports):
-                continue
-            if self.clock.monotonic() - began > FOLLOW_PAUSES[1]:
-                pause = FOLLOW_PAUSES[0]
-            message = next((r.outage or r.configuration for r in reports if r.outage or r.configuration), "")
-            observer.event("outage", {"source": source, "message": message, "seconds": pause})
-            await stop.wait(pause)
-            pause = min(pause * 2, FOLLOW_PAUSES[1])
-        return reports
 
     async def _is_there(self, source: str) -> bool:
         async with self.database.connection() as conn:
@@ -211,13 +188,35 @@ class Instep:
         """Every derivation, or those named."""
         async with self.database.connection() as conn:
             found: list[Status] = []
+            pauses = await pause.standing(conn)
             for declaration in await self._declarations(conn, names):
                 targets = await declared.read_targets(conn, declaration.name)
                 reading = next(target for target in targets if target.state == "reading")
                 problems = await install.problems(conn, declaration.source.name)
                 problem = f"{problems[0].what}: {problems[0].mend}" if problems else ""
-                found.append(await status.read(conn, declaration, reading, problem))
+                held = pause.covering(pauses, declaration.name)
+                found.append(await status.read(conn, declaration, reading, problem, held))
             return found
+
+    async def pause(
+        self, name: str | None = None, *, reason: str, until: datetime | timedelta | None = None
+    ) -> Pause:
+        """Workers start no new wave of a source, of a derivation or (None) of anything, and finish the one in hand.
+        `until`: a moment, or how long. Raises Refused for an unknown name, and for a moment that has passed."""
+        async with self.database.connection() as conn:
+            await self._declarations(conn, [name] if name else [])
+            return await pause.pause(conn, name or pause.EVERYTHING, reason, until)
+
+    async def resume(self, name: str | None = None) -> list[Pause]:
+        """Lift the pause of a name, or (None) all; gives those that were in force. Raises Refused where a wider one
+        would go on holding it."""
+        async with self.database.connection() as conn:
+            return await pause.resume(conn, name)
+
+    async def paused(self) -> list[Pause]:
+        """The pauses in force, the widest first."""
+        async with self.database.connection() as conn:
+            return await pause.standing(conn)
 
     @asynccontextmanager
     async def _of(self, source: str) -> AsyncIterator[None]:

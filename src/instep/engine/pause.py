@@ -66,7 +66,15 @@ async def pause(
 
 
 async def resume(conn: Conn, scope: str | None = None) -> list[Pause]:
-    """Lift the pause of one scope, or (None) all; gives those that were in force."""
+    """Lift the pause of one scope, or (None) all; gives those that were in force. Raises Refused where a wider one would
+    go on holding the scope."""
+    if scope is not None:
+        for wider in await standing(conn):
+            if wider.covers(scope) and wider.scope != scope:
+                raise Refused(
+                    f"{wider.scope or 'everything'} is paused as a whole: {wider}",
+                    hint=f"lift that: instep resume{' ' + wider.scope if wider.scope else ''}",
+                )
     rows = await (await conn.execute(_SQL["resume"], {"scope": scope})).fetchall()
     return [Pause(*row) for row in rows]
 
