@@ -53,8 +53,8 @@ def without_sql(file: str, name: str, *changes: tuple[str, str]) -> Iterator[Non
 @contextmanager
 def without_code(owner: type, method: str, *changes: tuple[str, str]) -> Iterator[None]:
     """A method with other source text in places that must be there once each."""
-    function = inspect.unwrap(getattr(owner, method))
-    text = textwrap.dedent(inspect.getsource(function))
+    found = vars(owner)[method]
+    text = textwrap.dedent(inspect.getsource(found.fget if isinstance(found, property) else found))
     for old, new in changes:
         if text.count(old) != 1:
             raise GuardMoved(f"{owner.__name__}.{method}: {old!r} stands there {text.count(old)} times")
@@ -135,7 +135,7 @@ GUARDS = (
     _guard(
         "generation",
         "a commit removes an entry only if its generation is as claimed",
-        lambda: without_code(Committer, "_fence", ("if generation != claimed[key]", "if False")),
+        lambda: without_code(Committer, "_fence", ("if row[-1] != claimed[row[1:-1]]", "if False")),
         *_OUTPUT,
     ),
     _guard(
@@ -147,7 +147,7 @@ GUARDS = (
     _guard(
         "token",
         "a commit writes nothing for an entry with another token",
-        lambda: without_code(Committer, "_fence", ("if row[-2] == change.token", "")),
+        lambda: without_sql("commit.sql", "fence", ("o.token = %(token)s", "%(token)s::bigint is not null")),
         "a stale holder wrote",
     ),
     _guard(
@@ -156,11 +156,11 @@ GUARDS = (
         lambda: without_code(
             Committer,
             "_fence",
-            ("in await cursor.fetchall() if", "in (found := await cursor.fetchall()) if"),
             (
                 "    return _Held(\n",
-                "    there = {row[1:-2] for row in found}\n"
-                "    rows += [(key, '(0,0)', at) for key, at in claimed.items() if key not in there]\n"
+                "    waiting = 'select key_1 from instep.outbox_articles_embed where target = %s'\n"
+                "    there = set(await (await conn.execute(waiting, [self._target.name])).fetchall())\n"
+                "    rows += [('(0,0)', *key, at) for key, at in claimed.items() if key not in there]\n"
                 "    return _Held(\n",
             ),
         ),
@@ -249,7 +249,7 @@ GUARDS = (
     _guard(
         "target_locked_by_commit",
         "a commit locks its target's row, so that a retire waits for it",
-        lambda: without_sql("commit.sql", "lock_target", (" for share", "")),
+        lambda: without_sql("commit.sql", "fence", ("state <> 'retired' for share", "state <> 'retired'")),
         "orphan stamp", "a run stopped",
     ),
     _guard(
@@ -267,7 +267,7 @@ GUARDS = (
     _guard(
         "target_state",
         "a commit to a retired target writes nothing",
-        lambda: without_code(Committer, "_fence", (' or state[0] == "retired"', "")),
+        lambda: without_sql("commit.sql", "fence", (" and state <> 'retired' for share", " for share")),
         "orphan stamp", "a run stopped",
     ),
     _guard(

@@ -50,8 +50,12 @@ def concerned(world: World) -> list[int]:
     return sorted(held | {key for key, _ in world.dead_letters})
 
 
-def at_gate(world: World) -> list[Worker]:
-    return [w for w in world.workers if w.task is not None and w.gate.reached.is_set()]
+def at_gate(world: World) -> list[int]:
+    return [
+        number
+        for number, actor in enumerate(world.stoppable)
+        if actor.task is not None and actor.gate.reached.is_set()
+    ]
 
 
 def when(condition: Callable[[World], object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -182,7 +186,8 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(pick=picks)
     @when(at_gate)
     def go_on(self, pick: int) -> None:
-        self.do("go_on", self.one(at_gate(self.world), pick))
+        found = at_gate(self.world)
+        self.do("go_on", found[pick % len(found)])
 
     @rule(what=st.sampled_from(("dead", "dead", "target", "target", "pause")), key=st.sampled_from((*KEYS, None)), pick=picks)
     def operate(self, what: str, key: int | None, pick: int) -> None:
@@ -198,4 +203,4 @@ class EngineMachine(RuleBasedStateMachine):
             elif "filling" in states and pick != 2:
                 self.do("promote")
             else:
-                self.do("retire")
+                self.do("retire", pick > 3)

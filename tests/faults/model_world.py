@@ -285,6 +285,10 @@ class World:
     def actors(self) -> list[Actor]:
         return [*self.workers, self.absorber, self.sweeper, self.admin]
 
+    @property
+    def stoppable(self) -> list[Actor]:
+        return [*self.workers, self.admin]
+
     def begin_history(self) -> None:
         """An empty table, one target, nobody at work."""
         self._run(self._reset())
@@ -297,8 +301,8 @@ class World:
         try:
             await self.slow.execute("rollback")
             tasks = [actor.task for actor in self.actors if actor.task is not None]
-            for worker in self.workers:
-                worker.gate.open()
+            for actor in self.stoppable:
+                actor.gate.open()
             async with asyncio.timeout(5):
                 await asyncio.gather(*tasks, return_exceptions=True)
             for actor in self.actors:
@@ -685,11 +689,12 @@ class World:
         return worker.task is not None
 
     async def go_on(self, number: int) -> bool:
-        worker = self.workers[number]
-        if not worker.task or not worker.gate.reached.is_set():
+        """One who stands at a gate: a worker, or (the number after theirs) the operator."""
+        actor = self.stoppable[number]
+        if not actor.task or not actor.gate.reached.is_set():
             return False
-        worker.gate.open()
-        await self._until_still(worker)
+        actor.gate.open()
+        await self._until_still(actor)
         return True
 
     async def _step(self, number: int, stages: Iterable[str]) -> bool:
@@ -797,8 +802,9 @@ class World:
         await self._attempt(self.admin, work())
         return True
 
-    async def retire(self) -> bool:
-        """Sets the state under FOR UPDATE, then cleans up: stamps, entries in key order, tables (ENGINE.md)."""
+    async def retire(self, slowly: bool) -> bool:
+        """Sets the state under FOR UPDATE, then cleans up: stamps, entries in key order, tables (ENGINE.md). Slowly:
+        it stops when the stamps are gone."""
         old = [target for target in self.targets.values() if target.state in ("kept", "filling")]
         if self.admin.task or not old:
             return False
@@ -810,12 +816,15 @@ class World:
                 await conn.execute("update instep.target set state = 'retired' where id = %s", [target.id])
             await self._read_targets(conn)
             await conn.execute(f"delete from {STAMP} where target = %s".encode(), [target.name])
+            await self.admin.gate.passing("clean up")
             ordered = f"select ctid from {OUTBOX} where target = %s order by key_1 for update"
             async with conn.transaction():
                 await conn.execute(ordered.encode(), [target.name])
                 await conn.execute(f"delete from {OUTBOX} where target = %s".encode(), [target.name])
             await self._drop(target.name)
 
+        if slowly:
+            self.admin.gate.arm("clean up")
         await self._attempt(self.admin, work())
         return True
 
@@ -901,9 +910,9 @@ class World:
     async def _settle(self) -> None:
         await self.slow_commit()
         for _ in range(len(self.actors) + 1):
-            for worker in self.workers:
-                if worker.task is not None:
-                    worker.gate.open()
+            for actor in self.stoppable:
+                if actor.task is not None:
+                    actor.gate.open()
             await asyncio.sleep(0)
             await self._reap()
         if any(actor.task for actor in self.actors):
