@@ -13,10 +13,9 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-
 from unittest.mock import patch
 
-from model_world import KEYS
+from model_parts import KEYS
 
 from instep.chunks.derivation import ChunkDerivation
 from instep.chunks.sink import ChunkSink
@@ -54,7 +53,8 @@ def without_sql(file: str, name: str, *changes: tuple[str, str]) -> Iterator[Non
 def without_code(owner: type, method: str, *changes: tuple[str, str]) -> Iterator[None]:
     """A method with other source text in places that must be there once each."""
     found = vars(owner)[method]
-    text = textwrap.dedent(inspect.getsource(found.fget if isinstance(found, property) else found))
+    found = found.fget if isinstance(found, property) else found
+    text = textwrap.dedent(inspect.getsource(found))
     for old, new in changes:
         if text.count(old) != 1:
             raise GuardMoved(f"{owner.__name__}.{method}: {old!r} stands there {text.count(old)} times")
@@ -155,13 +155,15 @@ GUARDS = (
         "a commit writes nothing for an entry that is gone: a late finish is refused",
         lambda: without_code(
             Committer,
-            "_fence",
+            "commit",
+            ("output.key in held.places", "output.key in held.places or output.key in gone"),
+            ("if key in held.places", "if key in held.places or key in gone"),
             (
-                "    return _Held(\n",
-                "    waiting = 'select key_1 from instep.outbox_articles_embed where target = %s'\n"
-                "    there = set(await (await conn.execute(waiting, [self._target.name])).fetchall())\n"
-                "    rows += [('(0,0)', *key, at) for key, at in claimed.items() if key not in there]\n"
-                "    return _Held(\n",
+                "held = await self._fence(conn, change)\n",
+                "held = await self._fence(conn, change)\n"
+                "        waiting = 'select key_1 from instep.outbox_articles_embed where target = %s'\n"
+                "        there = await (await conn.execute(waiting, [self._target.name])).fetchall()\n"
+                "        gone = {entry.key for entry in change.entries} - set(there)\n",
             ),
         ),
         "a stale holder wrote", *_OUTPUT,
@@ -279,6 +281,3 @@ GUARDS = (
         "claimed while paused",
     ),
 )  # fmt: skip
-
-
-

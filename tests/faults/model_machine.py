@@ -1,31 +1,41 @@
-"""The state machine: which operation of `model_world` is tried when. Rules choose, the world does.
+"""The state machine: which operation of `model_world` is tried when. The machine chooses, the world does.
 
-A rule stands for a group of operations: Hypothesis leaves some rules out of each history, and a history without
-`commit`, say, would show little. Operations that are likely to matter stand in a list more often.
+It is one rule that draws among the actions that are possible: Hypothesis leaves out about half of a machine's rules in
+each history, and a history without claims, say, shows nothing. An action's weight says how often it is wanted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from model_world import KEYS, World, Worker
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from model_end import settle
+from model_parts import KEYS, Worker
+from model_world import World
 
 TEXTS = ("alpha", "beta", "gamma", "delta", "poison", "poison", "", None)
-WRITES = (*["update", "write"] * 4, *["bypass", "close_row", "delete", "slow_write"] * 2, "truncate")
+SCOPES = ("articles.embed", "articles", "", "other")
 POINTS = ("write", "write", "write", "embed", "embed", "load")
-
 CHANGES = (
     ("update", "absorb"), ("update", "absorb"), ("write", "absorb"), ("update", ""), ("close_row", "absorb"),
-    ("bypass", "sweep"), ("bypass", "sweep"), ("bypass", ""),
+    ("bypass", "sweep"), ("bypass", "sweep"), ("bypass", ""), ("update", "sweep"),
 )  # fmt: skip
+NEXT = {"claimed": "load", "loaded": "compute", "computed": "commit"}
 
-keys = st.sampled_from(KEYS)
-texts = st.sampled_from(TEXTS)
-picks = st.integers(0, 5)
+Action = Callable[["EngineMachine", st.DataObject], None]
+ACTIONS: list[tuple[int, Callable[[World], object], Action]] = []
 
+
+def action(
+    weight: int, possible: Callable[[World], object] = lambda world: True
+) -> Callable[[Action], Action]:
+    def register(act: Action) -> Action:
+        ACTIONS.append((weight, possible, act))
+        return act
+
+    return register
 
 
 def idle(world: World) -> list[Worker]:
@@ -46,8 +56,8 @@ def overtaken(world: World) -> list[Worker]:
 
 def concerned(world: World) -> list[int]:
     """Keys in somebody's hands, and those of dead letters."""
-    held = {key for worker in world.workers if worker.wave is not None for key in worker.keys}
-    return sorted(held | {key for key, _ in world.dead_letters})
+    in_hand = {key for worker in world.workers if worker.wave is not None for key in worker.keys}
+    return sorted(in_hand | {key for key, _ in world.dead_letters})
 
 
 def at_gate(world: World) -> list[int]:
@@ -58,8 +68,8 @@ def at_gate(world: World) -> list[int]:
     ]
 
 
-def when(condition: Callable[[World], object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return precondition(lambda machine: bool(condition(machine.world)))
+def claimable(world: World) -> object:
+    return idle(world) and world.waiting
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -71,9 +81,6 @@ class EngineMachine(RuleBasedStateMachine):
         super().__init__()
         self.failed = False
         self.world.begin_history()
-        for key in KEYS[:2]:
-            self.do("write", key, "alpha")
-        self.do("absorb", 2000)
 
     def do(self, operation: str, *values: object) -> None:
         try:
@@ -87,120 +94,171 @@ class EngineMachine(RuleBasedStateMachine):
             self.world.abandon_history()
             return
         try:
-            self.world.settle()
+            settle(self.world)
         except BaseException:
             self.world.abandon_history()
             raise
 
-    def one(self, workers: Sequence[Worker], pick: int) -> int:
-        return workers[pick % len(workers)].number
+    @initialize(buried=st.booleans())
+    def begin(self, buried: bool) -> None:
+        """Two rows that wait, one of them bad; or it has its dead letter already."""
+        self.do("write", 2, "poison")
+        self.do("absorb", 2000)
+        if buried:
+            for operation, *values in (("claim", 0, "t1"), ("load", 0), ("compute", 0), ("commit", 0)):
+                self.do(operation, *values)
+        self.do("write", 1, "alpha")
+        self.do("absorb", 2000)
 
-    @rule(key=keys, text=texts, what=st.sampled_from(WRITES), kind=st.sampled_from(("update", "upsert", "close", "delete")))
-    def write(self, key: int, text: str | None, what: str, kind: str) -> None:
-        values: dict[str, tuple[Any, ...]] = {
-            "update": (key, text), "write": (key, text), "slow_write": (key, text), "bypass": (key, kind, text),
-            "close_row": (key,), "delete": (key,), "truncate": (),
-        }  # fmt: skip
-        if what == "slow_write" and self.world.slow_key:
-            self.do("slow_commit")
-        else:
-            self.do(what, *values[what])
+    @rule(data=st.data())
+    def act(self, data: st.DataObject) -> None:
+        wanted = [act for weight, possible, act in ACTIONS for _ in range(weight) if possible(self.world)]
+        data.draw(st.sampled_from(wanted))(self, data)
 
-    @rule(pick=picks, text=texts, how=st.sampled_from(CHANGES))
-    @when(lambda world: concerned(world))
-    def change_what_is_in_hand(self, pick: int, text: str | None, how: tuple[str, str]) -> None:
-        """A row that a worker holds, or that has a dead letter: it changes, and the change is found, or not yet."""
-        found = concerned(self.world)
-        key = found[pick % len(found)]
-        write, then = how
-        values: dict[str, tuple[Any, ...]] = {
-            "write": (key, text), "update": (key, text), "close_row": (key,), "bypass": (key, "update", text),
-        }  # fmt: skip
-        self.do(write, *values[write])
-        if then:
-            self.do(then, 2000 if then == "absorb" else 10_000)
 
-    @rule(what=st.sampled_from(("absorb", "absorb", "absorb", "sweep", "sweep")), small=st.booleans())
-    def find(self, what: str, small: bool) -> None:
-        if what == "absorb":
-            self.do("absorb", 1 if small else 2000)
-        else:
-            self.do("sweep", 1 if small else 10_000)
+# The user
 
-    @rule(pick=picks, place=picks)
-    @when(lambda world: (world.waiting or world.parked) and idle(world))
-    def claim(self, pick: int, place: int) -> None:
-        self._claim(self.one(idle(self.world), pick), place)
 
-    def _claim(self, number: int, place: int) -> None:
-        world = self.world
-        if place == 5 and not world.parked:
-            self.do("let_in", number, "t1")  # as each drain does, to no avail
-        elif world.waiting and not (world.parked and place > 3):
-            names = sorted({target for _, target in world.waiting})
-            self.do("claim", number, names[place % len(names)])
-        elif world.parked:
-            names = sorted({target for _, target in world.parked})
-            self.do("let_in", number, names[place % len(names)])
+@action(3)
+def write(machine: EngineMachine, data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(("write", "write", "update", "close_row", "delete")))
+    key = data.draw(st.sampled_from(KEYS))
+    values = (data.draw(st.sampled_from(TEXTS)),) if kind in ("write", "update") else ()
+    machine.do(kind, key, *values)
 
-    @rule(pick=picks)
-    @when(held)
-    def work(self, pick: int) -> None:
-        self._work(pick)
 
-    @rule(pick=picks)
-    @when(held)
-    def work_more(self, pick: int) -> None:
-        self._work(pick)
+@action(1)
+def write_behind_the_triggers(machine: EngineMachine, data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(("update", "update", "upsert", "close", "delete")))
+    machine.do("bypass", data.draw(st.sampled_from(KEYS)), kind, data.draw(st.sampled_from(TEXTS)))
 
-    def _work(self, pick: int) -> None:
-        number = self.one(held(self.world), pick)
-        stage = self.world.workers[number].stage
-        self.do({"claimed": "load", "loaded": "compute", "computed": "commit"}[stage], number)
 
-    @rule(pick=picks, place=picks)
-    @when(lambda world: held(world) and idle(world))
-    def overtake(self, pick: int, place: int) -> None:
-        """A lease runs out, and another worker claims."""
-        number = self.one(held(self.world), pick)
-        self.do("expire", number)
-        self._claim(self.one(idle(self.world), pick), place % 4)
+@action(1)
+def write_slowly(machine: EngineMachine, data: st.DataObject) -> None:
+    if machine.world.slow_key:
+        machine.do("slow_commit")
+    elif data.draw(st.integers(0, 4)):
+        machine.do("slow_write", data.draw(st.sampled_from(KEYS)), data.draw(st.sampled_from(TEXTS)))
+    else:
+        machine.do("truncate")
 
-    @rule(pick=picks)
-    @when(overtaken)
-    def finish_late(self, pick: int) -> None:
-        self.do("finish_late", self.one(overtaken(self.world), pick))
 
-    @rule(pick=picks, what=st.sampled_from(("fail", "fail", "outage", "time_out", "renew", "expire", "crash")))
-    @when(held)
-    def be_in_trouble(self, pick: int, what: str) -> None:
-        able = loaded(self.world) if what in ("fail", "outage") else held(self.world)
-        if able:
-            self.do(what, self.one(able, pick))
+@action(6, concerned)
+def change_what_is_in_hand(machine: EngineMachine, data: st.DataObject) -> None:
+    """A row that a worker holds, or that has a dead letter: it changes, and the change is found, or not yet."""
+    key = data.draw(st.sampled_from(concerned(machine.world)))
+    kind, then = data.draw(st.sampled_from(CHANGES))
+    text = data.draw(st.sampled_from(TEXTS))
+    machine.do(kind, key, *{"bypass": ("update", text), "close_row": ()}.get(kind, (text,)))
+    if then:
+        machine.do(then, 2000 if then == "absorb" else 10_000)
 
-    @rule(pick=picks, point=st.sampled_from(POINTS))
-    @when(held)
-    def begin(self, pick: int, point: str) -> None:
-        self.do("begin", self.one(held(self.world), pick), point)
 
-    @rule(pick=picks)
-    @when(at_gate)
-    def go_on(self, pick: int) -> None:
-        found = at_gate(self.world)
-        self.do("go_on", found[pick % len(found)])
+# Finding work
 
-    @rule(what=st.sampled_from(("dead", "dead", "target", "target", "pause")), key=st.sampled_from((*KEYS, None)), pick=picks)
-    def operate(self, what: str, key: int | None, pick: int) -> None:
-        world = self.world
-        if what == "dead" and world.dead_letters:
-            self.do("discard" if pick == 5 else "replay", key)
-        elif what == "pause" or world.paused:
-            self.do("resume") if world.paused else self.do("pause", ("articles.embed", "articles", "", "other")[pick % 4])
-        else:
-            states = {target.state for target in world.targets.values()}
-            if "filling" not in states and len(states) < 3 and pick < 3:
-                self.do("retarget")
-            elif "filling" in states and pick != 2:
-                self.do("promote")
-            else:
-                self.do("retire", pick > 3)
+
+@action(3)
+def absorb(machine: EngineMachine, data: st.DataObject) -> None:
+    machine.do("absorb", data.draw(st.sampled_from((2000, 2000, 1))))
+
+
+@action(1)
+def sweep(machine: EngineMachine, data: st.DataObject) -> None:
+    machine.do("sweep", data.draw(st.sampled_from((10_000, 1))))
+
+
+# The workers
+
+
+@action(8, claimable)
+def claim(machine: EngineMachine, data: st.DataObject) -> None:
+    number = data.draw(st.sampled_from([worker.number for worker in idle(machine.world)]))
+    _claim(machine, data, number)
+
+
+def _claim(machine: EngineMachine, data: st.DataObject, number: int) -> None:
+    targets = sorted({target for _, target in machine.world.waiting})
+    if targets:
+        machine.do("claim", number, data.draw(st.sampled_from(targets)))
+
+
+@action(1, idle)
+def let_in(machine: EngineMachine, data: st.DataObject) -> None:
+    number = data.draw(st.sampled_from([worker.number for worker in idle(machine.world)]))
+    parked = sorted({target for _, target in machine.world.parked})
+    machine.do("let_in", number, data.draw(st.sampled_from(parked or ["t1"])))
+
+
+@action(10, held)
+def work(machine: EngineMachine, data: st.DataObject) -> None:
+    worker = data.draw(st.sampled_from(held(machine.world)))
+    machine.do(NEXT[worker.stage], worker.number)
+
+
+@action(3, lambda world: held(world) and idle(world))
+def overtake(machine: EngineMachine, data: st.DataObject) -> None:
+    """A lease runs out, and another worker claims."""
+    machine.do("expire", data.draw(st.sampled_from(held(machine.world))).number)
+    _claim(machine, data, data.draw(st.sampled_from(idle(machine.world))).number)
+
+
+@action(8, overtaken)
+def finish_late(machine: EngineMachine, data: st.DataObject) -> None:
+    machine.do("finish_late", data.draw(st.sampled_from(overtaken(machine.world))).number)
+
+
+@action(7, loaded)
+def compute_in_vain(machine: EngineMachine, data: st.DataObject) -> None:
+    operation = data.draw(st.sampled_from(("fail", "fail", "fail", "outage", "outage")))
+    machine.do(operation, data.draw(st.sampled_from(loaded(machine.world))).number)
+
+
+@action(3, held)
+def be_in_trouble(machine: EngineMachine, data: st.DataObject) -> None:
+    operation = data.draw(st.sampled_from(("time_out", "renew", "expire", "crash")))
+    machine.do(operation, data.draw(st.sampled_from(held(machine.world))).number)
+
+
+@action(4, held)
+def begin(machine: EngineMachine, data: st.DataObject) -> None:
+    worker, point = data.draw(st.sampled_from(held(machine.world))), data.draw(st.sampled_from(POINTS))
+    machine.do("begin", worker.number, point)
+
+
+@action(4, at_gate)
+def go_on(machine: EngineMachine, data: st.DataObject) -> None:
+    machine.do("go_on", data.draw(st.sampled_from(at_gate(machine.world))))
+
+
+# The operator
+
+
+@action(6, lambda world: world.dead_letters)
+def replay_or_discard(machine: EngineMachine, data: st.DataObject) -> None:
+    operation = data.draw(st.sampled_from(("replay", "replay", "discard")))
+    machine.do(
+        operation, data.draw(st.sampled_from((None, *sorted({key for key, _ in machine.world.dead_letters}))))
+    )
+
+
+@action(2)
+def change_targets(machine: EngineMachine, data: st.DataObject) -> None:
+    states = [target.state for target in machine.world.targets.values()]
+    possible = ["retarget"] if "filling" not in states and len(states) < 3 else []
+    possible += ["promote"] if "filling" in states else []
+    possible += ["retire"] if {"filling", "kept"} & set(states) else []
+    operation = data.draw(st.sampled_from(possible or ["retire"]))
+    machine.do(operation, *([data.draw(st.booleans())] if operation == "retire" else []))
+
+
+@action(1)
+def pause_or_resume(machine: EngineMachine, data: st.DataObject) -> None:
+    if machine.world.paused:
+        machine.do("resume")
+    else:
+        machine.do("pause", data.draw(st.sampled_from(SCOPES)))
+
+
+@action(4, lambda world: world.paused)
+def resume(machine: EngineMachine, data: st.DataObject) -> None:
+    machine.do("resume")

@@ -161,5 +161,3 @@ async def test_a_removed_source_takes_its_pauses_along(world: World) -> None:
         await pause.pause(world.conn, scope, "x")
     await install.remove(world.conn, "articles")
     assert [one.scope for one in await pause.standing(world.conn)] == [""]
-
-

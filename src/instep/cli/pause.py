@@ -48,7 +48,9 @@ async def pause(
     name: OptionalName = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="WHEN", help='How long (30m, 2h, 1d) or a moment ("2026-08-01 06:00").'),
+        typer.Option(
+            "--until", metavar="WHEN", help='How long (30m, 2h, 1d) or a moment ("2026-08-01 06:00").'
+        ),
     ] = None,
 ) -> Answer:
     """Let workers start no new work.

@@ -13,7 +13,13 @@ from instep.console.session import Session
 if TYPE_CHECKING:
     from instep.engine.status import Status
 
-STYLES = {"in step": "green", "outage": "red", "misconfigured": "red", "paused": "magenta", "never run": "dim"}
+STYLES = {
+    "in step": "green",
+    "outage": "red",
+    "misconfigured": "red",
+    "paused": "magenta",
+    "never run": "dim",
+}
 
 
 def register(root: Commands) -> None:
@@ -96,7 +102,9 @@ def _last_run(one: Status) -> str:
 def _next(statuses: Sequence[Status]) -> list[str]:
     if not statuses:
         return ["Next: instep tables add TABLE --text COLUMN"]
-    waiting = sorted({one.name.partition(".")[0] for one in statuses if one.state not in ("in step", "paused")})
+    waiting = sorted(
+        {one.name.partition(".")[0] for one in statuses if one.state not in ("in step", "paused")}
+    )
     following = [f"Next: instep run {' '.join(waiting)}"] if waiting else []
     scopes = dict.fromkeys(one.paused.scope for one in statuses if one.paused is not None)
     following += [f"To go on: {resume_line(scope)}" for scope in scopes]

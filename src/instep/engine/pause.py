@@ -49,9 +49,7 @@ class Pause:
         }
 
 
-async def pause(
-    conn: Conn, scope: str, reason: str, until: datetime | timedelta | None = None
-) -> Pause:
+async def pause(conn: Conn, scope: str, reason: str, until: datetime | timedelta | None = None) -> Pause:
     """Pause a scope, or give a paused one another reason and end. Raises Refused for an end that has passed."""
     length = until.total_seconds() if isinstance(until, timedelta) else None
     moment = until if isinstance(until, datetime) else None
