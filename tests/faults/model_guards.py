@@ -135,7 +135,7 @@ GUARDS = (
     _guard(
         "generation",
         "a commit removes an entry only if its generation is as claimed",
-        lambda: without_code(Committer, "_fence", ("if row[-1] != claimed[row[1:-1]]", "if False")),
+        lambda: without_code(Committer, "_fence", ("if row[-1] != claimed[key]", "if False")),
         *_OUTPUT,
     ),
     _guard(

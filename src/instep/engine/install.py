@@ -18,7 +18,7 @@ from instep import failpoints
 from instep.clock import SYSTEM, Clock
 from instep.database.statements import Statements, typed
 from instep.engine import capture, pause, sweep, templates
-from instep.engine.declaration import MAX_NAME, Declaration, Source, Target, raw
+from instep.engine.declaration import MAX_NAME, Declaration, Source, Target, quoted, raw
 from instep.engine.declared import (
     read_declarations,
     read_source,
