@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
@@ -24,10 +25,11 @@ from instep.database.interactive import Interactive
 from instep.database.migrations import migrate
 from instep.database.outages import is_schema
 from instep.database.pool import Database
-from instep.engine import declared, install, keys, status
+from instep.engine import declared, install, keys, pause, status
 from instep.engine.dead import DeadLetters, Kind, Letter
 from instep.engine.declaration import Declaration, Source
 from instep.engine.explain import Explanation, explain
+from instep.engine.pause import Pause
 from instep.engine.ports import Derivation, Observer, RunReport
 from instep.engine.run import Options, run
 from instep.engine.status import Status
@@ -168,13 +170,35 @@ class Instep:
         """Every derivation, or those named."""
         async with self.database.connection() as conn:
             found: list[Status] = []
+            pauses = await pause.standing(conn)
             for declaration in await self._declarations(conn, names):
                 targets = await declared.read_targets(conn, declaration.name)
                 reading = next(target for target in targets if target.state == "reading")
                 problems = await install.problems(conn, declaration.source.name)
                 problem = f"{problems[0].what}: {problems[0].mend}" if problems else ""
-                found.append(await status.read(conn, declaration, reading, problem))
+                held = pause.covering(pauses, declaration.name)
+                found.append(await status.read(conn, declaration, reading, problem, held))
             return found
+
+    async def pause(
+        self, name: str | None = None, *, reason: str, until: datetime | timedelta | None = None
+    ) -> Pause:
+        """Workers start no new wave of a source, of a derivation or (None) of anything, and finish the one in hand.
+        `until`: a moment, or how long. Raises Refused for an unknown name, and for a moment that has passed."""
+        async with self.database.connection() as conn:
+            await self._declarations(conn, [name] if name else [])
+            return await pause.pause(conn, name or pause.EVERYTHING, reason, until)
+
+    async def resume(self, name: str | None = None) -> list[Pause]:
+        """Lift the pause of a name, or (None) all; gives those that were in force. Raises Refused where a wider one
+        would go on holding it."""
+        async with self.database.connection() as conn:
+            return await pause.resume(conn, name)
+
+    async def paused(self) -> list[Pause]:
+        """The pauses in force, the widest first."""
+        async with self.database.connection() as conn:
+            return await pause.standing(conn)
 
     @asynccontextmanager
     async def _of(self, source: str) -> AsyncIterator[None]:

@@ -142,6 +142,51 @@ def test_sigterm_gives_back_and_exits_143(line: CommandLine, model: ModelThread)
     assert line.sql("select count(*), count(token) from instep.outbox_packages_embed") == [(5, 0)]
 
 
+def test_pause_and_resume(line: CommandLine) -> None:
+    """OPERATIONS: no new wave while it lasts; status shows it; exit code 0, because somebody wanted it so."""
+    paused = line.run("pause", "packages.embed", "--reason", "new model", "--until", "2h", "--json").object
+    assert (paused["name"], paused["reason"]) == ("packages.embed", "new model")
+    assert paused["until"] > paused["since"]
+    run = line.run("run", "packages", "--json")
+    assert run.code == 0
+    assert run.object["paused"].startswith("new model (until ")
+    assert (run.object["indexed"], run.object["pending"]) == (0, 5)
+    assert (run.object["search"]["paused"], run.object["search"]["indexed"]) == (None, 5)
+    shown = line.run("run", "packages")
+    assert "packages.embed is paused: new model" in shown.err
+    status = line.run("status", "--json").object
+    assert [one["name"] for one in status["paused"]] == ["packages.embed"]
+    states = {one["name"]: (one["state"], one["paused"] is None) for one in status["derivations"]}
+    assert states == {"packages.embed": ("paused", False), "packages.search": ("in step", True)}
+    seen = line.run("status")
+    assert "paused: packages.embed: new model" in seen.out
+    assert "To go on: instep resume packages.embed" in seen.err
+    assert line.run("pause", "--reason", "all of it", "--json").object["name"] is None
+    refused = line.run("resume", "packages.embed")
+    assert refused.code == 2
+    assert "everything is paused as a whole: all of it" in refused.err
+    lifted = line.run("resume", "--json").object["resumed"]
+    assert [one["name"] for one in lifted] == [None, "packages.embed"]
+    assert line.run("resume", "--json").object == {"resumed": []}
+    assert line.run("run", "packages", "--json").object["indexed"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["pause", "--reason", "x", "--until", "tomorrow"], "--until 'tomorrow' is no time"),
+        (["pause", "--reason", "x", "--until", "2020-01-01 10:00"], "has passed"),
+        (["pause", "nothing", "--reason", "x"], "There is no source 'nothing'"),
+        (["pause"], "--reason"),
+    ],
+)
+def test_a_pause_that_cannot_be_is_refused(line: CommandLine, arguments: list[str], told: str) -> None:
+    seen = line.run(*arguments)
+    assert seen.code == 2
+    assert told in seen.err
+    assert line.run("status", "--json").object["paused"] == []
+
+
 def test_logs_and_progress_stay_off_stdout(line: CommandLine) -> None:
     process = line.start("run", "packages", "--json", "--debug")
     out, err = process.communicate(timeout=60)

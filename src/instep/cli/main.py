@@ -23,6 +23,7 @@ from instep.cli import (
     doctor,
     explain,
     init,
+    pause,
     plan,
     run,
     search,
@@ -59,7 +60,7 @@ class Root(TyperGroup):
 
 root = Commands("instep", help="Everything you derive from PostgreSQL, kept in step with it.", cls=Root)
 
-for module in (init, plan, run, worker, status, search, explain, doctor, config, completion, demo):
+for module in (init, plan, run, worker, pause, status, search, explain, doctor, config, completion, demo):
     module.register(root)
 root.add_typer(dead.commands, name="dead")
 root.add_typer(db.commands, name="db")

@@ -103,6 +103,7 @@ def payload(names: Sequence[str], reports: Sequence[RunReport]) -> dict[str, Any
             "outage": report.outage or None,
             "configuration": report.configuration or None,
             "interrupted": report.interrupted,
+            "paused": report.paused or None,
             "pending": report.pending,
             "seconds": round(report.seconds, 3),
         }
@@ -132,6 +133,8 @@ def summary(reports: Sequence[RunReport]) -> Iterator[str]:
             parts += [f"failed {count(counters.failed)}", f"dead {count(counters.dead)}"]
         if counters.indexed or parts:
             parts.insert(0, f"indexed {count(counters.indexed)}")
+        elif report.paused:
+            parts = ["paused"]
         elif not report.pending and not report.exit_code:
             parts = ["nothing to do"]
         parts.append(duration(report.seconds))
@@ -142,7 +145,7 @@ def summary(reports: Sequence[RunReport]) -> Iterator[str]:
 
 
 def _well(report: RunReport) -> bool:
-    return not (report.exit_code or report.interrupted)
+    return not (report.exit_code or report.interrupted or report.paused)
 
 
 def following(reports: Sequence[RunReport], seen: Watch) -> Iterator[str]:
@@ -172,6 +175,9 @@ def following(reports: Sequence[RunReport], seen: Watch) -> Iterator[str]:
                 f"  nothing was counted as failed; mend that (instep config shows the settings, instep tables show {source} "
                 f"the table), then: instep run {report.name}"
             )
+        if report.paused:
+            yield f"{report.name} is paused: {report.paused}"
+            yield "  nothing new was begun; to go on: instep resume"
     stopped = [report.name for report in reports if report.interrupted and report.pending]
     if stopped:
         yield f"Stopped as you asked. To go on: instep run {' '.join(stopped)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from instep.cli.pause import paused_line, resume_line
 from instep.console.command import Answer, Commands, Example
 from instep.console.figures import age, ago, count, percent
 from instep.console.session import Session
@@ -12,7 +13,13 @@ from instep.console.session import Session
 if TYPE_CHECKING:
     from instep.engine.status import Status
 
-STYLES = {"in step": "green", "outage": "red", "misconfigured": "red", "never run": "dim"}
+STYLES = {
+    "in step": "green",
+    "outage": "red",
+    "misconfigured": "red",
+    "paused": "magenta",
+    "never run": "dim",
+}
 
 
 def register(root: Commands) -> None:
@@ -33,9 +40,14 @@ async def status(session: Session) -> Answer:
     """
     async with session.app() as app:
         statuses = await app.status()
+        pauses = await app.paused()
     return Answer(
-        {"derivations": [one.as_dict() for one in statuses], "jobs": []},
-        lines(statuses, place(session)),
+        {
+            "derivations": [one.as_dict() for one in statuses],
+            "jobs": [],
+            "paused": [one.as_dict() for one in pauses],
+        },
+        [*lines(statuses, place(session)), *(paused_line(one) for one in pauses)],
         after=_next(statuses),
     )
 
@@ -90,8 +102,12 @@ def _last_run(one: Status) -> str:
 def _next(statuses: Sequence[Status]) -> list[str]:
     if not statuses:
         return ["Next: instep tables add TABLE --text COLUMN"]
-    waiting = sorted({one.name.partition(".")[0] for one in statuses if one.state != "in step"})
+    waiting = sorted(
+        {one.name.partition(".")[0] for one in statuses if one.state not in ("in step", "paused")}
+    )
     following = [f"Next: instep run {' '.join(waiting)}"] if waiting else []
+    scopes = dict.fromkeys(one.paused.scope for one in statuses if one.paused is not None)
+    following += [f"To go on: {resume_line(scope)}" for scope in scopes]
     if any(one.dead for one in statuses):
         following.append("Dead letters: instep dead list")
     return following

@@ -276,6 +276,12 @@ def _said(name: str, fields: Mapping[str, Any]) -> str:
             f"{who}  abandoned a wave of {count(int(fields['size']))}: {fields['stage']} took longer than "
             f"{duration(float(fields['budget_seconds']))}; it is tried again when its lease has run out"
         )
+    if name == "paused":
+        return f"{who}  paused: {fields['message']}; what is in hand is finished"
+    if name == "resumed":
+        return f"{who}  resumed"
+    if name == "pause unreadable":
+        return f"{who}  the pause switch cannot be read, going on: {fields['message']}"
     if name == "outage":
         return f"{who}  {fields['message']}; next try in {duration(float(fields['seconds']))}"
     return ""

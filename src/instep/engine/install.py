@@ -17,7 +17,7 @@ from psycopg.types.json import Jsonb
 from instep import failpoints
 from instep.clock import SYSTEM, Clock
 from instep.database.statements import Statements, typed
-from instep.engine import capture, parts, sweep, templates
+from instep.engine import capture, parts, pause, sweep, templates
 from instep.engine.declaration import MAX_NAME, Declaration, Source, Target, raw
 from instep.engine.declared import (
     read_declarations,
@@ -213,6 +213,7 @@ async def remove(conn: Conn, source_name: str, *, clock: Clock = SYSTEM) -> floa
         for declaration in declarations:
             await conn.execute(parts.statements(declaration)["drop_tables"], {})
         await conn.execute(parts.drop_change(source_name), {})
+        await pause.forget(conn, [source_name, *(d.name for d in declarations)])
         for forgotten in ("forget_runs", "forget_holds"):
             await conn.execute(_SQL[forgotten], {"derivations": [d.name for d in declarations]})
         for name in ("forget_targets", "forget_derivations", "forget_markers", "forget_source"):

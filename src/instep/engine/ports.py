@@ -152,6 +152,7 @@ class RunReport:
     outage: str = ""  # the backend's own words, where the run stopped for an outage
     configuration: str = ""  # likewise, for a setting
     interrupted: bool = False
+    paused: str = ""  # why, where the pause switch ended the run or kept it from starting a wave
     moved: bool = False  # the table has another name now: the statements must be made anew, then run again
 
     @property

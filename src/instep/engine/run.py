@@ -25,6 +25,7 @@ from instep.engine.declaration import Source, Target, fragments
 from instep.engine.failures import Stopped, describe
 from instep.engine.finding import Finding, Moved
 from instep.engine.out import Out
+from instep.engine.pause import Switch
 from instep.engine.pipeline import drain
 from instep.engine.ports import Conn, Derivation, Observer, RunReport
 from instep.engine.stopping import Stop
@@ -128,6 +129,7 @@ class _Run:
         self.finding_failed: BaseException | None = None
         self._database, self._derivation, self._clock, self._observer = database, derivation, clock, observer
         self._options, self._stop = options, stop
+        self._switch = Switch(stop, self.report.name, observer)
         self._sql = Statements("instep.engine", "run.sql", **fragments(derivation.declaration))
         self._conns: list[Conn] = []
         self._hands: list[Hands] = []
@@ -249,33 +251,36 @@ class _Run:
             if not drained:
                 await finding.wait(IDLE_SECONDS)
         self._out.raise_first()
-        if not self._stop.finishing:
+        if not self._switch.finishing:
             await self._sink_finish()
 
     async def _follow(self, finding: Finding) -> None:
         idle, finished = False, self._clock.monotonic()
         while not self._stop.finishing:
-            if self._clock.monotonic() - finished > FINISH_SECONDS:
+            if self._clock.monotonic() - finished > FINISH_SECONDS and not self._switch.finishing:
                 # A trickle of changes that never ends must not keep the vector index from being built.
                 await self._finish_beside()
                 finished = self._clock.monotonic()
             if await self._drain():
                 idle = False
                 continue
-            if not idle and finding.complete.is_set() and not self._out:
+            if not idle and finding.complete.is_set() and not self._out and not self._switch.finishing:
                 await self._finish_beside()
                 idle, finished = True, self._clock.monotonic()
             await finding.wait(self._out.soonest(IDLE_SECONDS))
 
     async def _drain(self) -> int:
         claimed = 0
+        await self._switch.look(self._conns[1])
         for hands in self._hands:
+            if self._switch.finishing:
+                break
             if self._out.waits(hands.target.name):
                 continue
             async with hands.reading() as conn:
                 await hands.outbox.let_in(conn)
             try:
-                claimed += await drain(hands, self._stop)
+                claimed += await drain(hands, self._switch)
             except Stopped as stopped:
                 seconds = self._out.add(hands.target.name, stopped)
                 if self._options.follow:
@@ -309,10 +314,11 @@ class _Run:
             await conn.close()
 
     async def _beat(self, finding: Finding) -> None:
-        """Renew the leases of what is in hand, the hold on the output, and the run's row; let in what is due, which a
-        drain that never ends would keep out; tell how much is left."""
+        """Renew the leases of what is in hand, the hold on the output, and the run's row; look at the pause switch; let in
+        what is due, which a drain that never ends would keep out; tell how much is left."""
         conn = self._conns[1]
         while True:
+            await self._switch.look(conn)
             for hands in self._hands:
                 await hands.renew(conn)
                 await hands.outbox.let_in(conn)
@@ -354,13 +360,15 @@ class _Run:
         report.seconds = self._clock.monotonic() - self._began
         self._count_found(finding)
         report.interrupted = report.interrupted or (self._stop.finishing and not self._options.follow)
+        report.paused = str(self._switch.paused or "")
         try:
             conn = self._conns[1]
             report.pending = sum([await hands.outbox.waiting(conn) for hands in self._hands])
             if self._exclusive is not None:
                 await self._exclusive.release(conn)
             counters = orjson.dumps(report.counters.as_dict()).decode()
-            detail = report.outage or report.configuration or detail
+            paused = f"paused: {report.paused}" if report.paused else ""
+            detail = report.outage or report.configuration or detail or paused
             await self._value(
                 "finish", id=self._id, outcome=_outcome(report), detail=detail or None, counters=counters
             )
@@ -382,6 +390,6 @@ def _outcome(report: RunReport) -> str:
         return "outage"
     if report.configuration:
         return "configuration"
-    if report.interrupted:
+    if report.interrupted or report.paused:
         return "interrupted"
     return "failed" if report.exit_code else "ok"

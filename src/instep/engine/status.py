@@ -11,6 +11,7 @@ import psycopg
 from instep.database.statements import Statements
 from instep.database.transactions import transaction
 from instep.engine.declaration import Declaration, Target, fragments
+from instep.engine.pause import Pause
 from instep.engine.ports import Conn
 
 BEHIND_SECONDS = 900.0  # the oldest wait from which "catching up" is called "behind"
@@ -31,7 +32,7 @@ class Status:
     """`coverage` is a fraction of the eligible rows, None where it was too dear to count or cannot be counted."""
 
     name: str
-    state: str  # in step | catching up | behind | outage | misconfigured | never run
+    state: str  # in step | catching up | behind | outage | misconfigured | paused | never run
     waiting: int
     leased: int
     dead: int
@@ -41,6 +42,7 @@ class Status:
     target: str
     last_run: LastRun | None
     problem: str = ""  # of the table, which a person must mend before anything of it can be worked
+    paused: Pause | None = None
 
     def as_dict(self) -> dict[str, Any]:
         run = self.last_run
@@ -55,6 +57,7 @@ class Status:
             "coverage": None if self.coverage is None else round(self.coverage, 6),
             "target": self.target,
             "problem": self.problem or None,
+            "paused": self.paused and self.paused.as_dict(),
             "last_run": run
             and {
                 "outcome": run.outcome,
@@ -68,16 +71,19 @@ class Status:
 UNABSORBED_LIMIT = 100_000
 
 
-async def read(conn: Conn, declaration: Declaration, target: Target, problem: str = "") -> Status:
-    """`target`: the one that is read; `problem`: what is wrong with the table, which is then not looked at. One round trip
-    for each figure; none of them holds a lock."""
+async def read(
+    conn: Conn, declaration: Declaration, target: Target, problem: str = "", paused: Pause | None = None
+) -> Status:
+    """`target`: the one that is read; `problem`: what is wrong with the table, which is then not looked at; `paused`: by
+    which switch. One round trip for each figure; none of them holds a lock."""
     sql = Statements("instep.engine", "status.sql", **fragments(declaration))
     waiting, leased, oldest = await _row(conn, sql["queue"], {})
     (dead,) = await _row(conn, sql["dead"], {})
     (unabsorbed,) = await _row(conn, sql["unabsorbed"], {"bit": declaration.bit, "limit": UNABSORBED_LIMIT})
     coverage = None if problem else await _coverage(conn, sql, target)
     run = await _last_run(conn, sql, declaration.name)
-    state = "misconfigured" if problem else _state(waiting + leased + unabsorbed, oldest, run)
+    state = "paused" if paused else _state(waiting + leased + unabsorbed, oldest, run)
+    state = "misconfigured" if problem else state
     return Status(
         declaration.name,
         state,
@@ -90,6 +96,7 @@ async def read(conn: Conn, declaration: Declaration, target: Target, problem: st
         target.name,
         run,
         problem,
+        paused,
     )
 
 
