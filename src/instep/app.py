@@ -33,7 +33,7 @@ from instep.engine.run import Options, run
 from instep.engine.status import Status
 from instep.engine.stopping import Stop
 from instep.engine.wave import Limits
-from instep.errors import Configuration, Refused
+from instep.errors import Configuration, Outage, Refused
 from instep.settings import Settings
 
 if TYPE_CHECKING:
@@ -149,8 +149,8 @@ class Instep:
                     observer.event("removed", {"source": source})
                     return []
                 reports = await self._run_source(source, wanted, observer, stop, options)
-            except psycopg.Error as error:
-                if not (isinstance(error, psycopg.OperationalError) or is_schema(error)):
+            except (psycopg.Error, Outage) as error:
+                if not (isinstance(error, psycopg.OperationalError | Outage) or is_schema(error)):
                     raise
                 observer.event("outage", {"source": source, "message": str(error), "seconds": pause})
             except Refused as error:  # what was well when it began: other sources are worked on
@@ -163,7 +163,7 @@ class Instep:
             await self.forget(source)
             if any(report.moved for report in reports):
                 continue
-            if self.clock.monotonic() - began > FOLLOW_PAUSES[1]:
+            if self.clock.monotonic() - began > pause:  # it worked for a while
                 pause = FOLLOW_PAUSES[0]
             message = next((r.outage or r.configuration for r in reports if r.outage or r.configuration), "")
             observer.event("outage", {"source": source, "message": message, "seconds": pause})

@@ -159,6 +159,17 @@ class RunReport:
         c = self.counters
         return 1 if c.failed or c.abandoned or c.dead or self.outage or self.configuration else 0
 
+    @property
+    def outcome(self) -> str:
+        """As in instep.run."""
+        if self.outage:
+            return "outage"
+        if self.configuration:
+            return "configuration"
+        if self.interrupted:
+            return "interrupted"
+        return "failed" if self.exit_code else "ok"
+
 
 class Observer(Protocol):
     """Told what a run does, as it does it: progress bars, heartbeat lines, metrics. Must not raise, must not wait."""
