@@ -118,7 +118,7 @@ def _stop_on_failure(
 
 def _stop_together(runs: Sequence[_Run], tasks: Sequence[asyncio.Task[None]], stop: Stop) -> None:
     """A derivation that stays and stops (its connections broke, say) is begun again by who called the run; so the others
-    stop too. Else it would rest while the worker looks well (tests/faults/test_black_hole.py)."""
+    stop too. Else it would rest while the worker looks well (tests/faults/test_database.py)."""
     if stop.finishing:
         return
     for one, task in zip(runs, tasks[1:], strict=True):
@@ -349,15 +349,8 @@ class _Run:
         report.pending = sum([await hands.outbox.waiting(conn) for hands in self._hands])
         counters = report.counters.as_dict()
         await conn.execute(self._sql["seen"], {"id": self._id, "counters": orjson.dumps(counters).decode()})
-        self._observer.event(
-            "progress",
-            {
-                "derivation": report.name,
-                "waiting": report.pending,
-                "finding": not finding.complete.is_set(),
-                **counters,
-            },
-        )
+        looking = {"waiting": report.pending, "finding": not finding.complete.is_set()}
+        self._observer.event("progress", {"derivation": report.name, **looking, **counters})
 
     def _count_found(self, finding: Finding) -> None:
         counters, name = self.report.counters, self.report.name
@@ -391,9 +384,9 @@ class _Run:
         report.pending = sum([await hands.outbox.waiting(conn) for hands in self._hands])
         if self._exclusive is not None:
             await self._exclusive.release(conn)
-        counters = orjson.dumps(report.counters.as_dict()).decode()
+        told = {"outcome": report.outcome, "detail": detail or None}
         await self._value(
-            "finish", id=self._id, outcome=report.outcome, detail=detail or None, counters=counters
+            "finish", id=self._id, counters=orjson.dumps(report.counters.as_dict()).decode(), **told
         )
 
     async def _value(self, statement: str, **values: object) -> int:
