@@ -55,6 +55,7 @@ test-16: setup .venv-16/done  ## all database tests on PostgreSQL 16
 
 torture: setup  ## the long form of the fault tests, half an hour or more
 	@echo "== torture"; $(PYTEST) -m torture tests
+	@echo "== tests on PostgreSQL 18, through PgBouncer in transaction mode"; $(DATABASE_TESTS) --pgbouncer tests/postgres
 
 demo: setup  ## real rows, derived, searched, changed, in step (DEMO_ROWS limits them)
 	@$(BIN) instep demo

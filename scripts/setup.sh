@@ -31,6 +31,14 @@ need() {
     rm -f .setup.log
 }
 
+# want PACKAGE REASON: as need, but nothing breaks without it.
+want() {
+    if command -v apt-get >/dev/null && { [ "$(id -u)" = 0 ] || command -v sudo >/dev/null; } && (need "$1" "$2"); then
+        return
+    fi
+    say "without the Debian package $1 some tests are skipped; it brings $2"
+}
+
 recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
 find_python() {
@@ -65,6 +73,12 @@ if [ ! -x .venv/bin/python ] || ! .venv/bin/python -m pip --version >/dev/null 2
     say "making .venv with $python"
     "$python" -m venv --clear .venv
 fi
+
+# Only tests use these two; without them those tests are skipped, and say so.
+command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] ||
+    want pgbouncer "PgBouncer, a connection pooler: tests run through it in transaction mode"
+command -v faketime >/dev/null ||
+    want faketime "a clock that is set apart for one process: tests run a worker ten minutes off"
 
 pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
 

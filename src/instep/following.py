@@ -19,7 +19,7 @@ from instep.database.outages import is_schema
 from instep.engine.ports import Observer, RunReport
 from instep.engine.run import Options
 from instep.engine.stopping import Stop
-from instep.errors import InstepError, SettingsError
+from instep.errors import InstepError, Outage, SettingsError
 
 PAUSES = (1.0, 60.0)  # first and longest, before a run that stays is begun again
 METRICS_SECONDS = 15.0  # between textfiles of a worker that stays
@@ -90,6 +90,8 @@ async def _again_and_again(
             observer.event("outage", {"source": source, "message": str(error), "seconds": pause})
         except SettingsError:
             raise  # of the process: no source can be worked
+        except Outage as error:  # while connecting
+            observer.event("outage", {"source": source, "message": str(error), "seconds": pause})
         except InstepError as error:  # of this source: others are worked on
             reports = [RunReport(name, configuration=str(error)) for name in wanted]
         first = False
@@ -98,7 +100,7 @@ async def _again_and_again(
         await followed.forget(source)
         if any(report.moved for report in reports):
             continue
-        if clock.monotonic() - began > PAUSES[1]:
+        if clock.monotonic() - began > pause:  # it worked for a while
             pause = PAUSES[0]
         message = next((r.outage or r.configuration for r in reports if r.outage or r.configuration), "")
         observer.event("outage", {"source": source, "message": message, "seconds": pause})

@@ -36,7 +36,7 @@ from instep.errors import SettingsError
 PREFIX = "INSTEP_"
 CONFIG_VARIABLE = "INSTEP_CONFIG"
 CONFIG_FILE = "instep.toml"
-_NOT_SETTINGS = {CONFIG_VARIABLE, "INSTEP_TEST_DSN"}
+_NOT_SETTINGS = {CONFIG_VARIABLE, "INSTEP_TEST_DSN", "INSTEP_TEST_POOLER"}
 MASK = "********"
 
 
@@ -91,7 +91,10 @@ class Settings(BaseModel):
         str | None, Takes("as database_url", ("DIRECT_DATABASE_URL",), secret=True)
     ] = Field(None, repr=False, description="the same database past a pooler: migrations, index builds")
     pooler: Annotated[bool, Takes("true or false")] = Field(
-        False, description="database_url leads through a pooler in transaction mode: no prepared statements"
+        False, description="database_url leads through a pooler; false: found out by looking"
+    )
+    database_timeout_seconds: Annotated[float, Takes("seconds; 0: no limit")] = Field(
+        300, ge=0, description="how long PostgreSQL may take for one answer; index builds may take longer"
     )
     pool_size: Annotated[int, Takes("a whole number, at least 3")] = Field(
         6, ge=3, description="connections of one process, at most"

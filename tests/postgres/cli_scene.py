@@ -22,6 +22,7 @@ from psycopg import sql
 
 from instep.cli.main import execute
 from instep.testing.model_server import DIMENSIONS, ModelServer
+from pooler import through
 
 POISON = "poison"  # a text with it is refused by the model server
 
@@ -157,7 +158,7 @@ def database(server_dsn: str, name: str, template: str) -> Iterator[str]:
             sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(template))
         )
     try:
-        yield psycopg.conninfo.make_conninfo(server_dsn, dbname=name)
+        yield through(psycopg.conninfo.make_conninfo(server_dsn, dbname=name))
     finally:
         with psycopg.connect(server_dsn, autocommit=True) as conn:
             conn.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))

@@ -155,9 +155,9 @@ async def scene(
     model = CountingModel(dimensions)
     more = {} if content_bytes is None else {"content_bytes": content_bytes}
 
-    async def dedicated() -> Any:
+    async def direct() -> Any:
         return await psycopg.AsyncConnection.connect(conn.info.dsn, autocommit=True)
 
-    derivation = ChunkDerivation(declaration, lambda target: making_of(target, model), dedicated, **more)
+    derivation = ChunkDerivation(declaration, lambda target: making_of(target, model), direct, **more)
     await derivation.sink.prepare(conn, target)
     return Scene(conn, declaration, target, model, derivation)

@@ -298,6 +298,7 @@ async def test_the_update_functions_plan_serves_one_row_and_many(conn):
     assert len(await scene.log()) == 2007
 
 
+@pytest.mark.session("the user's session has a lock_timeout of its own")
 async def test_the_users_writes_never_wait_for_a_worker(conn, dsn):
     """While a worker's absorb is open on the same keys, the user's writes return: a wait for a lock would be an
     error here. TRUNCATE alone waits, for that one statement."""

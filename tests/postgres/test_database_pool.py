@@ -27,6 +27,7 @@ async def shown(conn: psycopg.AsyncConnection, *names: str) -> list[str]:
 
 
 @pytest.mark.versions
+@pytest.mark.session("about what a session of our own pins")
 async def test_sessions_are_pinned_against_the_databases_own_settings(dsn: str) -> None:
     name = sql.Identifier(conninfo_to_dict(dsn)["dbname"])
     with psycopg.connect(dsn, autocommit=True) as conn:
@@ -47,6 +48,7 @@ async def test_sessions_are_pinned_against_the_databases_own_settings(dsn: str) 
 
 
 @pytest.mark.versions
+@pytest.mark.session("a pooler's server connections are older than the changed default")
 async def test_a_transaction_is_read_committed_whatever_the_default(dsn: str) -> None:
     name = sql.Identifier(conninfo_to_dict(dsn)["dbname"])
     with psycopg.connect(dsn, autocommit=True) as conn:
@@ -80,6 +82,7 @@ async def test_vectors_travel_as_arrays(dsn: str) -> None:
         assert (row[0].to_numpy() == sent).all()
 
 
+@pytest.mark.session("about the process id that the server gave")
 async def test_a_connection_that_the_server_ended_is_replaced_before_it_is_handed_out(dsn: str) -> None:
     async with await Database.open(settings(dsn)) as database:
         async with database.connection() as conn:

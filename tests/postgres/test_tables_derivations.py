@@ -20,12 +20,12 @@ class Connections:
     def __init__(self, dsn):
         self.dsn = dsn
 
-    async def dedicated(self):
+    async def direct(self):
         return await psycopg.AsyncConnection.connect(self.dsn, autocommit=True)
 
     @asynccontextmanager
     async def connection(self):
-        async with await self.dedicated() as conn:
+        async with await self.direct() as conn:
             yield conn
 
 

@@ -30,9 +30,9 @@ def error(state: str) -> psycopg.Error:
         (PoolTimeout("couldn't get a connection"), True),
         (PoolClosed("the pool is closed"), False),  # our own mistake
         (psycopg.InterfaceError("cannot use a cursor twice"), False),
-        (error("57014"), False),  # a statement was cancelled
+        (error("57014"), True),  # a statement was cancelled: statement_timeout
         (error("40001"), False),
-        (error("55P03"), False),  # lock not available
+        (error("55P03"), True),  # lock not available: lock_timeout
         (error("23505"), False),  # unique violation
         (error("XX001"), False),
         (psycopg.ProgrammingError("wrong"), False),

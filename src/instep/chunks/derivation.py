@@ -22,7 +22,7 @@ from psycopg import sql
 from instep.chunks.entity_chunks import EntityChunks, Vectors
 from instep.chunks.key_arrays import key_arrays, placed
 from instep.chunks.names import chunk_tables
-from instep.chunks.sink import ChunkSink, Dedicated
+from instep.chunks.sink import ChunkSink, Direct
 from instep.chunks.splitting import splitter_of, tokens_of, whole_limit
 from instep.database.statements import Statements, compose, fragment
 from instep.engine.declaration import Columns, Declaration, Key, Target, quoted
@@ -77,11 +77,11 @@ class ChunkDerivation:
         self,
         declaration: Declaration,
         making: Callable[[Target], Making],
-        dedicated: Dedicated | None = None,
+        direct: Direct | None = None,
         content_bytes: int = CONTENT_BYTES,
     ) -> None:
         self._declaration = declaration
-        self._sink = ChunkSink(declaration, dedicated)
+        self._sink = ChunkSink(declaration, direct)
         self._make = making
         self._made: dict[int, Making] = {}
         self._columns = Columns(declaration.source.key)

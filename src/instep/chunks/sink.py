@@ -25,21 +25,21 @@ from instep.engine.declaration import Columns, Declaration, Key, Target
 from instep.engine.ports import Conn, Output
 from instep.errors import Refused, Retryable
 
-Dedicated = Callable[[], Awaitable[Conn]]
-"""Gives a connection of one's own, straight to the server, to be closed: `Database.dedicated`."""
+Direct = Callable[[], Awaitable[Conn]]
+"""Gives a connection of one's own, straight to the server, to be closed: `Database.direct`."""
 
 
 class ChunkSink:
     """`engine.ports.Sink` for outputs whose value is an `EntityChunks`. The vector index is built on a connection that
-    `dedicated` gives; without it none is built."""
+    `direct` gives; without it none is built."""
 
     transactional = True
 
-    def __init__(self, declaration: Declaration, dedicated: Dedicated | None = None) -> None:
+    def __init__(self, declaration: Declaration, direct: Direct | None = None) -> None:
         self._declaration = declaration
         self._columns = Columns(declaration.source.key)
         self._key_fields = key_writer(declaration.source.key)
-        self._dedicated = dedicated
+        self._direct = direct
         self._bound: dict[int, Statements] = {}
 
     async def prepare(self, conn: Conn, target: Target) -> None:
@@ -132,9 +132,9 @@ class ChunkSink:
         """Build the vector index when the first fill is as good as over: `vector_index`."""
         tables = self._tables(target)
         outcome = await vector_index.look(conn, tables, self._declaration, target)
-        if outcome != "due" or self._dedicated is None:
+        if outcome != "due" or self._direct is None:
             return
-        own = await self._dedicated()
+        own = await self._direct()
         try:
             await vector_index.build(own, conn, tables, target)
         finally:

@@ -17,6 +17,7 @@ from psycopg import errors, sql
 from instep import failpoints
 from instep.chunks.names import ChunkTables
 from instep.chunks.vector_type import known_type, pgvector_schema
+from instep.database.pool import Session
 from instep.database.statements import Statements
 from instep.database.transactions import transaction
 from instep.engine.declaration import Declaration, Target
@@ -84,9 +85,11 @@ async def _cleared(conn: Conn, statements: Statements, tables: ChunkTables) -> b
 
 
 async def _create(conn: Conn, statements: Statements, megabytes: int) -> None:
+    ours = not (isinstance(conn, Session) and conn.pooled)  # a session of our own: what is set ends with it
     try:
-        for workers in ("2", "0"):
-            await conn.execute(statements["set_memory"], {"memory": f"{megabytes}MB", "workers": workers})
+        for workers in ("2", "0") if ours else ("0",):
+            if ours:
+                await conn.execute(statements["set_memory"], {"memory": f"{megabytes}MB", "workers": workers})
             try:
                 await conn.execute(statements["build"], {})
                 return
@@ -97,7 +100,7 @@ async def _create(conn: Conn, statements: Statements, megabytes: int) -> None:
                 async with transaction(conn, "lock_timeout = '5s'"):
                     await conn.execute(statements["drop_leftover"], {})
     finally:
-        if not conn.broken:
+        if ours and not conn.broken:
             await conn.execute(statements["reset_memory"])
 
 

@@ -218,6 +218,7 @@ class _Runner:
 
         connection = connection.execution_options(no_parameters=True)  # as written: no % or : is special
         for statement in (
+            "set local statement_timeout = 0",  # a role's is meant for an application
             "set local lock_timeout = '60s'",  # another process's migration may take its time
             f"select pg_advisory_xact_lock({LOCK})",
             f"set local lock_timeout = '{round(LOCK_SECONDS * 1000)}ms'",

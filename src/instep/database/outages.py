@@ -7,6 +7,8 @@ from psycopg_pool import PoolClosed
 
 _OUTAGE_CLASSES = ("08", "53", "57P")  # connection, resources (disk, memory, slots), shutdown and restart
 _OUTAGE_STATES = (
+    "57014",  # a statement was cancelled: by statement_timeout or a person; in a wave's stage, its budget (wave.py)
+    "55P03",  # no lock within lock_timeout: somebody else's
     "25006",  # read only: a standby after a failover, or a full disk's guard
     "25P03",  # our session was ended for idling in a transaction: this process stalled, no item is to blame
     "25P04",  # likewise for the length of a transaction

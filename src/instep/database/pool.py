@@ -5,12 +5,15 @@ What holds (tests/postgres/test_database_pool.py):
 - a connection is in autocommit mode, with TimeZone UTC, DateStyle ISO and extra_float_digits 1, whatever the role,
   the database or the user's DSN says: hashes of timestamps and floats do not depend on who computes them;
 - a server that cannot hold our tables is refused before any work, with what to do;
-- a peer that died without a word is noticed within a minute.
+- a peer that died without a word is noticed within a minute; one that goes on acknowledging and says nothing, within
+  database_timeout_seconds (tests/faults/test_black_hole.py);
+- behind a pooler in transaction mode, which is found out, nothing depends on a session (tests/faults/test_pgbouncer.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -32,12 +35,57 @@ if TYPE_CHECKING:
 
 Conn = AsyncConnection[TupleRow]
 
+CANCEL_SECONDS = 3.0  # for the server to take the request; psycopg then waits 5 s for the statement's end
+
+
+class Session(AsyncConnection[TupleRow]):
+    """A connection on which no answer is waited for longer than `answer_seconds` (None: for ever).
+
+    A statement that takes longer is cancelled on the server, as at a cancellation from outside. Where the cancellation
+    cannot be sent or changes nothing, the connection is closed: psycopg#1371."""
+
+    answer_seconds: float | None = None
+    pooled = False  # behind a pooler: nothing of a session may be relied on
+
+    async def cancel_safe(self, *, timeout: float = CANCEL_SECONDS) -> None:
+        """As psycopg's, which it calls itself; but what cannot even be asked is not waited for any more."""
+        try:
+            await super().cancel_safe(timeout=min(timeout, CANCEL_SECONDS))
+        except psycopg.Error:
+            self.pgconn.finish()
+            raise
+
+    async def wait(self, *args: Any, **options: Any) -> Any:
+        try:
+            async with asyncio.timeout(self.answer_seconds) as deadline:
+                return await super().wait(*args, **options)
+        except TimeoutError as error:
+            if deadline.expired():
+                raise psycopg.OperationalError(
+                    f"PostgreSQL gave no answer within {self.answer_seconds:g} s"
+                ) from error
+            raise
+
+
+logging.getLogger("psycopg").addHandler(
+    logging.NullHandler()
+)  # what it warns of is raised, and told in our words
+
 OLDEST_SERVER = 16
 OLDEST_PGVECTOR = (0, 8)  # iterative scans
 
-# The first three are reported by the server, so PgBouncer carries them from one server connection to the next.
+# These are reported by the server, so PgBouncer carries them from one server connection to the next.
 _SESSION = b"set timezone = 'UTC'; set datestyle = 'ISO'; set application_name = 'instep'"
-_SESSION_DIRECT = b"; set extra_float_digits = 1; set idle_in_transaction_session_timeout = '5min'; set intervalstyle = 'postgres'"
+# A role's own time limits are meant for an application's statements: ours have database_timeout_seconds.
+_SESSION_DIRECT = b"""; set extra_float_digits = 1; set intervalstyle = 'postgres'; set statement_timeout = 0; set lock_timeout = 0;
+set idle_in_transaction_session_timeout = '5min';
+select set_config(name, '0', false) from unnest(array['transaction_timeout', 'idle_session_timeout']) name
+where current_setting(name, true) is not null"""
+
+# What a session behind a pooler cannot pin, and hashes depend on.
+_EXAMINE_POOLER = b"""
+select pg_backend_pid(), current_setting('extra_float_digits')::integer > 0, current_setting('intervalstyle') = 'postgres', current_database()
+"""
 
 _CONNECTION_DEFAULTS: dict[str, str] = {
     "connect_timeout": "10",
@@ -78,13 +126,17 @@ class Server:
 class Database:
     """A pool of connections. Made by `open`, ended by `close` (or `async with`)."""
 
-    def __init__(self, dsn: str, direct_dsn: str, *, embedded: bool, pooler: bool, size: int) -> None:
+    def __init__(
+        self, dsn: str, direct_dsn: str, *, embedded: bool, pooler: bool, size: int, answer_seconds: float | None
+    ) -> None:  # fmt: skip
         self.dsn = dsn
         self.direct_dsn = direct_dsn  # past a pooler: migrations, CREATE INDEX CONCURRENTLY
         self.embedded = embedded
-        self._pooler = pooler
-        self._pool: AsyncConnectionPool[Conn] = AsyncConnectionPool(
+        self.pooler = pooler  # `dsn` leads through one
+        self._answer_seconds = answer_seconds
+        self._pool: AsyncConnectionPool[Session] = AsyncConnectionPool(
             _with_defaults(dsn),
+            connection_class=Session,
             kwargs=_options(pooler),
             min_size=0,
             max_size=size,
@@ -100,20 +152,29 @@ class Database:
 
         Makes the extension vector where it is missing. Raises Refused for a server that cannot serve, SettingsError
         for a DSN that cannot be read, Outage where none answers."""
+        own = settings.database_url is None
+        answer_seconds = settings.database_timeout_seconds or None
         if settings.database_url is None:
             dsn = direct = await asyncio.to_thread(embedded.start, settings.data_dir)
+            conn = await _connect_embedded(settings.data_dir)
         else:
             dsn = settings.database_url
             direct = settings.direct_database_url or dsn
-        pooler = settings.database_url is not None and settings.pooler
-        database = cls(
-            dsn, direct, embedded=settings.database_url is None, pooler=pooler, size=settings.pool_size
-        )
-        conn = await (
-            _connect_embedded(settings.data_dir) if database.embedded else _connect(direct, pooler=False)
-        )
+            conn = await _connect(direct, pooler=True)
+        conn.answer_seconds = answer_seconds
         async with conn:
+            pooler = not own and (settings.pooler or await is_pooled(conn))
+            await _pin(conn, pooler=pooler)
             await prepare_server(conn)
+        if dsn != direct or pooler:
+            async with await _connect(dsn, pooler=True) as conn:
+                conn.answer_seconds = answer_seconds
+                pooler = pooler or await is_pooled(conn)
+                if pooler:
+                    await refuse_pooler(conn)
+        database = cls(
+            dsn, direct, embedded=own, pooler=pooler, size=settings.pool_size, answer_seconds=answer_seconds
+        )
         await database._pool.open()
         return database
 
@@ -124,9 +185,19 @@ class Database:
             yield conn
 
     async def dedicated(self) -> Conn:
-        """A connection of the caller's own, to be closed by it; past a pooler, so it may hold session state."""
+        """A connection of the caller's own, to be closed by it. It may lead through a pooler: nothing of it outlasts a
+        transaction."""
+        conn = await _connect(self.dsn, pooler=self.pooler)
+        await self._configure(conn)
+        return conn
+
+    async def direct(self) -> Conn:
+        """A connection of the caller's own, to be closed by it; past a pooler where direct_database_url is set. A
+        statement on it takes as long as it takes: an index build."""
         conn = await _connect(self.direct_dsn, pooler=False)
-        await _configure(conn, pooler=False)
+        conn.answer_seconds = self._answer_seconds
+        await _configure(conn, pooler=self.pooler and self.direct_dsn == self.dsn)
+        conn.answer_seconds = None
         return conn
 
     async def close(self) -> None:
@@ -139,8 +210,9 @@ class Database:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _configure(self, conn: Conn) -> None:
-        await _configure(conn, pooler=self._pooler)
+    async def _configure(self, conn: Session) -> None:
+        conn.answer_seconds = self._answer_seconds
+        await _configure(conn, pooler=self.pooler)
 
 
 async def prepare_server(conn: Conn) -> None:
@@ -165,6 +237,28 @@ async def examine(conn: Conn) -> Server:
     row = await (await conn.execute(_EXAMINE)).fetchone()
     assert row is not None
     return Server(*row)
+
+
+async def is_pooled(conn: Conn) -> bool:
+    """Whether a pooler answers: it makes up the process id that it gives its clients."""
+    row = await (await conn.execute(_EXAMINE_POOLER)).fetchone()
+    assert row is not None
+    return bool(row[0] != conn.info.backend_pid)
+
+
+async def refuse_pooler(conn: Conn) -> None:
+    """Raise Refused where the server's own settings would make hashes other than those of a session of ours."""
+    row = await (await conn.execute(_EXAMINE_POOLER)).fetchone()
+    assert row is not None
+    for right, setting in zip(
+        row[1:3], ("extra_float_digits = 1", "intervalstyle = 'postgres'"), strict=True
+    ):
+        if not right:
+            raise Refused(
+                f"{setting.split()[0]} of the database {row[3]} is not as content hashes need it, and behind a pooler no "
+                "session can set it",
+                hint=f"run: ALTER DATABASE … SET {setting}; (or for the role), and RECONNECT in the pooler",
+            )
 
 
 def refuse_server(server: Server) -> None:
@@ -235,9 +329,9 @@ def _options(pooler: bool) -> dict[str, Any]:
     return options
 
 
-async def _connect(dsn: str, *, pooler: bool) -> Conn:
+async def _connect(dsn: str, *, pooler: bool) -> Session:
     try:
-        return await AsyncConnection.connect(_with_defaults(dsn), **_options(pooler))
+        conn = await Session.connect(_with_defaults(dsn), **_options(pooler))
     except psycopg.OperationalError as error:
         said = str(error).strip()
         if "FATAL:" in said and not any(word in said for word in _PASSING):
@@ -248,9 +342,10 @@ async def _connect(dsn: str, *, pooler: bool) -> Conn:
         raise Outage(
             f"PostgreSQL does not answer: {said}", hint="is the server running, and DATABASE_URL right?"
         ) from error
+    return conn
 
 
-async def _connect_embedded(data_dir: Path) -> Conn:
+async def _connect_embedded(data_dir: Path) -> Session:
     """Comes again where the server was being stopped or had just been killed when it was found running."""
     for _ in range(10):
         try:
@@ -264,6 +359,11 @@ async def _connect_embedded(data_dir: Path) -> Conn:
 _PASSING = ("starting up", "shutting down", "recovery", "not yet accepting", "too many", "connection slots")
 
 
-async def _configure(conn: Conn, *, pooler: bool) -> None:
-    await conn.execute(_SESSION if pooler else _SESSION + _SESSION_DIRECT)
+async def _configure(conn: Session, *, pooler: bool) -> None:
+    await _pin(conn, pooler=pooler)
     await register_vector_async(conn)
+
+
+async def _pin(conn: Session, *, pooler: bool) -> None:
+    conn.pooled = pooler
+    await conn.execute(_SESSION if pooler else _SESSION + _SESSION_DIRECT)

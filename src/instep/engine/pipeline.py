@@ -11,12 +11,15 @@ from collections.abc import Awaitable, Sequence
 
 import psycopg
 
+from instep.engine.declaration import Key
 from instep.engine.failures import Meaning, Stopped, classify, describe
 from instep.engine.halving import Rescue, commit_good
 from instep.engine.ports import Output
 from instep.engine.stopping import Stop
 from instep.engine.wave import Hands, Wave
 from instep.errors import Permanent
+
+RELEASE_SECONDS = 5.0  # that a run which ends tries to give back what it holds
 
 
 async def drain(hands: Hands, stop: Stop) -> int:
@@ -115,12 +118,25 @@ class _Drain:
         await asyncio.shield(self._release_all())
 
     async def _release_all(self) -> None:
-        for token, keys in list(self._hands.in_hand.items()):
+        """In bounded time, whatever the network does; a broken connection does not speak for the others."""
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                for token, keys in list(self._hands.in_hand.items()):
+                    await self._release(token, list(keys))
+        except TimeoutError:
+            left = sum(len(keys) for keys in self._hands.in_hand.values())
+            self._hands.event(
+                "left to the lease", size=left, message=f"no answer within {RELEASE_SECONDS:g} s"
+            )
+
+    async def _release(self, token: int, keys: Sequence[Key]) -> None:
+        for writer in range(self._hands.writers):  # each has its turn
             try:
-                await asyncio.wait_for(self._hands.release(token, list(keys)), timeout=10)
-            except (psycopg.Error, TimeoutError) as error:
-                # Left to the lease: the database can't be reached.
-                self._hands.event("left to the lease", size=len(keys), message=describe(error))
+                await self._hands.release(token, keys)
+                return
+            except psycopg.Error as error:
+                if writer == self._hands.writers - 1:  # the database can't be reached
+                    self._hands.event("left to the lease", size=len(keys), message=describe(error))
 
 
 async def _database(step: Awaitable[Wave | None]) -> Wave | None:

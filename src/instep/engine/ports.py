@@ -160,6 +160,23 @@ class RunReport:
         c = self.counters
         return 1 if c.failed or c.abandoned or c.dead or self.outage or self.configuration else 0
 
+    @property
+    def outcome(self) -> str:
+        """As in instep.run."""
+        if self.outage:
+            return "outage"
+        if self.configuration:
+            return "configuration"
+        if self.interrupted or self.paused:
+            return "interrupted"
+        return "failed" if self.exit_code else "ok"
+
+
+class Connections(Protocol):
+    """What a run needs of the database: connections of its own, which it closes."""
+
+    async def dedicated(self) -> Conn: ...
+
 
 class Observer(Protocol):
     """Told what a run does, as it does it: progress bars, heartbeat lines, metrics. Must not raise, must not wait."""

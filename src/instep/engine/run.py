@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import orjson
 import psycopg
@@ -27,7 +26,7 @@ from instep.engine.finding import Finding, Moved
 from instep.engine.out import Out
 from instep.engine.pause import Switch
 from instep.engine.pipeline import drain
-from instep.engine.ports import Conn, Derivation, Observer, RunReport
+from instep.engine.ports import Conn, Connections, Derivation, Observer, RunReport
 from instep.engine.stopping import Stop
 from instep.engine.wave import Hands, Limits
 from instep.errors import InstepError, Outage
@@ -38,12 +37,7 @@ FINISH_SECONDS = 60.0  # between looks at the vector index, with --follow, while
 HELD_SECONDS = 5.0  # between tries for an output that another worker drains, with --follow
 WRITERS = 2  # commits under way at once; an output outside PostgreSQL has one
 BEAT_SECONDS = 2.0
-
-
-class Connections(Protocol):
-    """What a run needs of the database: connections of its own, which it closes."""
-
-    async def dedicated(self) -> Conn: ...
+LAST_WORD_SECONDS = 5.0  # for what a run says at its end, where the database may be out of reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +59,7 @@ async def run(
     try:
         await asyncio.gather(*(one.open() for one in runs))
         conn = await database.dedicated()
-    except psycopg.Error as error:
+    except (psycopg.Error, Outage) as error:
         for one in runs:
             one.report.outage = describe(error)
         await asyncio.gather(*(one.close() for one in runs))
@@ -87,6 +81,9 @@ async def _side_by_side(
     finder = asyncio.create_task(find)
     workers = [asyncio.create_task(one.work(finding)) for one in runs]
     finder.add_done_callback(lambda task: _stop_on_failure(task, runs, workers))
+    if options.follow:
+        for worker in workers:
+            worker.add_done_callback(lambda _: _stop_together(runs, [finder, *workers], stop))
     try:
         await asyncio.gather(finder, *workers, return_exceptions=True)
     except asyncio.CancelledError:
@@ -113,18 +110,24 @@ def _stop_on_failure(
         task.cancel()
 
 
+def _stop_together(runs: Sequence[_Run], tasks: Sequence[asyncio.Task[None]], stop: Stop) -> None:
+    """A derivation that stays and stops (its connections broke, say) is begun again by who called the run; so the others
+    stop too. Else it would rest while the worker looks well (tests/faults/test_database.py)."""
+    if stop.finishing:
+        return
+    for one, task in zip(runs, tasks[1:], strict=True):
+        if not task.done() and one.finding_failed is None:
+            one.finding_failed = Outage("another derivation of the table stopped")
+    for task in tasks:
+        task.cancel()
+
+
 class _Run:
     """One derivation in one run: its connections, its report, its row in instep.run."""
 
     def __init__(
-        self,
-        database: Connections,
-        derivation: Derivation,
-        clock: Clock,
-        observer: Observer,
-        options: Options,
-        stop: Stop,
-    ) -> None:
+        self, database: Connections, derivation: Derivation, clock: Clock, observer: Observer, options: Options, stop: Stop
+    ) -> None:  # fmt: skip
         self.report = RunReport(derivation.declaration.name)
         self.finding_failed: BaseException | None = None
         self._database, self._derivation, self._clock, self._observer = database, derivation, clock, observer
@@ -282,6 +285,8 @@ class _Run:
             try:
                 claimed += await drain(hands, self._switch)
             except Stopped as stopped:
+                if isinstance(stopped.__cause__, psycopg.Error):
+                    raise  # the next run begins with new connections: these are broken, or lead to a standby
                 seconds = self._out.add(hands.target.name, stopped)
                 if self._options.follow:
                     hands.event("outage", message=str(stopped), seconds=seconds)
@@ -316,16 +321,25 @@ class _Run:
     async def _beat(self, finding: Finding) -> None:
         """Renew the leases of what is in hand, the hold on the output, and the run's row; look at the pause switch; let in
         what is due, which a drain that never ends would keep out; tell how much is left."""
-        conn = self._conns[1]
+        lease = self._options.limits.lease_seconds
         while True:
-            await self._switch.look(conn)
-            for hands in self._hands:
-                await hands.renew(conn)
-                await hands.outbox.let_in(conn)
-            if self._exclusive is not None and not await self._exclusive.renew(conn):
-                raise Stopped("outage", f"the hold on {self._exclusive.name} was lost to another worker")
-            await self._tell_progress(conn, finding)
-            await asyncio.sleep(min(BEAT_SECONDS, self._options.limits.lease_seconds / 3))
+            try:
+                # A renewal waits for the commit that has its entries locked.
+                async with asyncio.timeout(lease):
+                    await self._beat_once(finding)
+            except TimeoutError:
+                raise Stopped("outage", f"no lease could be renewed in {lease:g} s") from None
+            await asyncio.sleep(min(BEAT_SECONDS, lease / 3))
+
+    async def _beat_once(self, finding: Finding) -> None:
+        conn = self._conns[1]
+        await self._switch.look(conn)
+        for hands in self._hands:
+            await hands.renew(conn)
+            await hands.outbox.let_in(conn)
+        if self._exclusive is not None and not await self._exclusive.renew(conn):
+            raise Stopped("outage", f"the hold on {self._exclusive.name} was lost to another worker")
+        await self._tell_progress(conn, finding)
 
     async def _tell_progress(self, conn: Conn, finding: Finding) -> None:
         report = self.report
@@ -333,15 +347,8 @@ class _Run:
         report.pending = sum([await hands.outbox.waiting(conn) for hands in self._hands])
         counters = report.counters.as_dict()
         await conn.execute(self._sql["seen"], {"id": self._id, "counters": orjson.dumps(counters).decode()})
-        self._observer.event(
-            "progress",
-            {
-                "derivation": report.name,
-                "waiting": report.pending,
-                "finding": not finding.complete.is_set(),
-                **counters,
-            },
-        )
+        looking = {"waiting": report.pending, "finding": not finding.complete.is_set()}
+        self._observer.event("progress", {"derivation": report.name, **looking, **counters})
 
     def _count_found(self, finding: Finding) -> None:
         counters, name = self.report.counters, self.report.name
@@ -362,34 +369,27 @@ class _Run:
         report.interrupted = report.interrupted or (self._stop.finishing and not self._options.follow)
         report.paused = str(self._switch.paused or "")
         try:
-            conn = self._conns[1]
-            report.pending = sum([await hands.outbox.waiting(conn) for hands in self._hands])
-            if self._exclusive is not None:
-                await self._exclusive.release(conn)
-            counters = orjson.dumps(report.counters.as_dict()).decode()
-            paused = f"paused: {report.paused}" if report.paused else ""
-            detail = report.outage or report.configuration or detail or paused
-            await self._value(
-                "finish", id=self._id, outcome=_outcome(report), detail=detail or None, counters=counters
-            )
+            async with asyncio.timeout(LAST_WORD_SECONDS):
+                await self._last_word(report.outage or report.configuration or detail)
             failpoints.reach("run.finished")
-        except psycopg.Error as error:
+        except (psycopg.Error, TimeoutError) as error:
             report.outage = report.outage or describe(error)
         self._observer.event(
             "finished", {"derivation": report.name, "waiting": report.pending, **report.counters.as_dict()}
+        )
+
+    async def _last_word(self, detail: str) -> None:
+        conn, report = self._conns[1], self.report
+        detail = detail or (report.paused and f"paused: {report.paused}")
+        report.pending = sum([await hands.outbox.waiting(conn) for hands in self._hands])
+        if self._exclusive is not None:
+            await self._exclusive.release(conn)
+        counters = orjson.dumps(report.counters.as_dict()).decode()
+        await self._value(
+            "finish", id=self._id, counters=counters, outcome=report.outcome, detail=detail or None
         )
 
     async def _value(self, statement: str, **values: object) -> int:
         cursor = await self._conns[1].execute(self._sql[statement], values)
         row = await cursor.fetchone() if cursor.description else None
         return int(row[0]) if row else 0
-
-
-def _outcome(report: RunReport) -> str:
-    if report.outage:
-        return "outage"
-    if report.configuration:
-        return "configuration"
-    if report.interrupted or report.paused:
-        return "interrupted"
-    return "failed" if report.exit_code else "ok"

@@ -53,8 +53,8 @@ class Wave:
 class Abandoned(Exception):
     """The budget of a whole wave ran out: nothing is counted, and it is not claimed again before its lease ends."""
 
-    def __init__(self, stage: str, seconds: float) -> None:
-        super().__init__(f"{stage} took longer than {seconds:g} s")
+    def __init__(self, stage: str, seconds: float, why: str = "") -> None:
+        super().__init__(why or f"{stage} took longer than {seconds:g} s")
         self.stage, self.seconds = stage, seconds
 
 
@@ -251,7 +251,8 @@ class Hands:
 
     @asynccontextmanager
     async def _within(self, stage: str) -> AsyncIterator[None]:
-        """The wave's budget. Classified by the deadline, not by the error's type."""
+        """The wave's budget. Classified by the deadline, not by the error's type. The server's own deadline for a
+        statement is a budget too."""
         seconds = self.limits.call_timeout_seconds or None
         try:
             async with asyncio.timeout(seconds) as deadline:
@@ -260,6 +261,8 @@ class Hands:
             if deadline.expired():
                 raise Abandoned(stage, seconds or 0.0) from error
             raise
+        except psycopg.errors.QueryCanceled as error:
+            raise Abandoned(stage, seconds or 0.0, f"{stage}: {error}") from error
 
 
 def sorted_keys(keys: set[Key]) -> list[Key]:

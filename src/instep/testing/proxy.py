@@ -117,14 +117,17 @@ class Proxy:
         self.drop, self._trap, self.delay = False, None, 0.0
         self.close()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Not a coroutine: asyncio would report the cancellation of a task of its own as an error."""
         self.connections += 1
         link = _Link()
         link.writers.append(writer)
         self._links.add(link)
-        task = asyncio.current_task()
-        assert task is not None
+        task = asyncio.create_task(self._serve(link, reader, writer))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if self.refuse:
                 return
@@ -141,7 +144,6 @@ class Proxy:
         finally:
             link.close()
             self._links.discard(link)
-            self._tasks.discard(task)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         info = conninfo_to_dict(self._target)

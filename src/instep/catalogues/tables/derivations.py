@@ -28,7 +28,7 @@ class Connections(Protocol):
 
     def connection(self) -> AbstractAsyncContextManager[Conn]: ...
 
-    async def dedicated(self) -> Conn: ...
+    async def direct(self) -> Conn: ...
 
 
 async def build(
@@ -40,7 +40,7 @@ async def build(
         table = await shown(conn, name)
         columns = await read_columns(conn, table.source, table.search.options["filters"])
     embed = ChunkDerivation(
-        table.embed, lambda target: making_of(target, embedder_of(target)), database.dedicated
+        table.embed, lambda target: making_of(target, embedder_of(target)), database.direct
     )
     return embed, search_derivation(database, table.search, columns, indexes)
 
