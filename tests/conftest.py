@@ -10,7 +10,6 @@ import asyncio
 import fcntl
 import os
 import sys
-import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -25,8 +24,8 @@ from instep.database.migrations import migrate
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pooler import pgbouncer, through
+from shared_server import SERVER_DIRECTORY
 
-SERVER_DIRECTORY = Path(tempfile.gettempdir()) / f"instep-tests-{os.getuid()}" / "data"
 TEMPLATE = "instep_template"
 
 

@@ -14,9 +14,9 @@ import pytest
 from concurrency_scene import Crowd, Onlooker, crowd
 from invariants import settled
 
-from conftest import SERVER_DIRECTORY
 from instep.database import embedded
 from instep.database.migrations import migrate
+from shared_server import SERVER_DIRECTORY
 
 Conn = psycopg.AsyncConnection[Any]
 DERIVATIONS = ("articles.embed", "articles.search")

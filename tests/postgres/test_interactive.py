@@ -39,12 +39,12 @@ async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("pooler", [False, True])
+@pytest.mark.parametrize("pooled", [False, True])
 async def test_a_query_of_one_process_is_seen_by_another_and_passes(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, pooler: bool
+    dsn: str, monkeypatch: pytest.MonkeyPatch, pooled: bool
 ) -> None:
     monkeypatch.setattr(interactive, "EXPIRY_SECONDS", 1.5)
-    async with signal(dsn, pooler=pooler) as worker, signal(dsn, pooler=pooler) as asking:
+    async with signal(dsn, pooler=pooled) as worker, signal(dsn, pooler=pooled) as asking:
         port: Precedence = worker
         assert not port.wanted(SERVER)
         asking.announce(SERVER)
