@@ -16,7 +16,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from instep import failpoints
-from instep.database.statements import compose
+from instep.database.statements import Statements, compose
 from instep.database.transactions import INDEX_ONLY, WORKER, transaction
 from instep.engine.declaration import Declaration, Source, fragments
 from instep.engine.ports import Conn
@@ -46,13 +46,15 @@ class Absorber:
         self.declarations = tuple(declarations)
         self._cursor = 0
         self._pieces = 0
+        self._idle = False  # the last piece took nothing
+        self._log = Statements(*_FILE, change=source.change)["logged"]
         self._statement = _absorb(source, self.declarations, "newest")
         self._unread = _absorb(source, self.declarations, "newest_unread")
 
     async def absorb(self, conn: Conn, limit: int = 2000) -> Absorbed:
         """One piece of at most `limit` log rows, in a transaction of its own; `taken` is 0 only where the log holds
         nothing that others have not locked."""
-        if not self.declarations:
+        if not self.declarations or (self._idle and not await self._logged(conn)):
             return Absorbed(0)
         self._pieces += 1
         if self._pieces % FROM_THE_START == 0:
@@ -63,6 +65,7 @@ class Absorber:
             absorbed = await self._piece(conn, limit)
         if absorbed.taken < limit:
             self._cursor = 0
+        self._idle = absorbed.taken == 0
         return absorbed
 
     async def drain(self, conn: Conn, limit: int = 2000) -> Absorbed:
@@ -74,6 +77,10 @@ class Absorber:
             for name, count in piece.enqueued.items():
                 enqueued[name] += count
         return Absorbed(taken, enqueued)
+
+    async def _logged(self, conn: Conn) -> bool:
+        row = await (await conn.execute(self._log, {})).fetchone()
+        return bool(row and row[0])
 
     async def _piece(self, conn: Conn, limit: int) -> Absorbed:
         try:

@@ -16,6 +16,10 @@ g as materialized (select {key}, bit_or(derivations) as mask from d group by {ke
 {steps}
 select (select count(*) from d), (select max(seq) from d), {counts}
 
+-- name: logged
+-- What a worker with nothing to do asks four times a second: one statement instead of seven.
+select exists (select from (select seq from {change} order by seq limit 1) one)
+
 -- name: newest
 -- The sort key is copied, so that a claim never joins. A row that is gone or not eligible any more comes first:
 -- removals are prompt. Shared by derivations of one idea of eligible and newest.
