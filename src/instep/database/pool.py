@@ -188,15 +188,23 @@ class Database:
         """A connection of the caller's own, to be closed by it. It may lead through a pooler: nothing of it outlasts a
         transaction."""
         conn = await _connect(self.dsn, pooler=self.pooler)
-        await self._configure(conn)
+        try:
+            await self._configure(conn)
+        except BaseException:  # cancelled, say
+            await conn.close()
+            raise
         return conn
 
     async def direct(self) -> Conn:
         """A connection of the caller's own, to be closed by it; past a pooler where direct_database_url is set. A
         statement on it takes as long as it takes: an index build."""
         conn = await _connect(self.direct_dsn, pooler=False)
-        conn.answer_seconds = self._answer_seconds
-        await _configure(conn, pooler=self.pooler and self.direct_dsn == self.dsn)
+        try:
+            conn.answer_seconds = self._answer_seconds
+            await _configure(conn, pooler=self.pooler and self.direct_dsn == self.dsn)
+        except BaseException:  # cancelled, say
+            await conn.close()
+            raise
         conn.answer_seconds = None
         return conn
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, Error
+from psycopg.generators import copy_end
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 
@@ -21,11 +22,24 @@ async def transaction(conn: AsyncConnection[TupleRow], *settings: str) -> AsyncI
     """READ COMMITTED, whatever the database's default (REPEATABLE READ breaks absorb and commit), with
     `settings` ("name = value", ours, never a user's) for this transaction alone. `conn` is in autocommit mode."""
     opening = ["begin isolation level read committed", *(f"set local {setting}" for setting in settings)]
-    await conn.execute("; ".join(opening).encode())
     try:
+        await conn.execute("; ".join(opening).encode())
         yield
+        await conn.execute(b"commit")
     except BaseException:
-        if conn.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN):
-            await conn.execute(b"rollback")
+        await _take_back(conn)
         raise
-    await conn.execute(b"commit")
+
+
+async def _take_back(conn: AsyncConnection[TupleRow]) -> None:
+    """Roll back, whatever was under way. A cancellation that comes as a COPY begins leaves psycopg's connection in the
+    midst of it: nothing else can be sent then, a rollback neither, and the locks would stay
+    (test_database_transactions.py)."""
+    if conn.info.transaction_status is TransactionStatus.ACTIVE:
+        try:
+            await conn.wait(copy_end(conn.pgconn, b"cancelled"))
+        except Error:  # the COPY's own: that it was cancelled
+            if conn.info.transaction_status is TransactionStatus.ACTIVE:
+                await conn.close()  # the server rolls back
+    if conn.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN):
+        await conn.execute(b"rollback")
