@@ -57,16 +57,18 @@ async def run(
     outages and configuration errors are in the reports."""
     runs = [_Run(database, derivation, clock, observer, options, stop) for derivation in derivations]
     try:
-        await _all_opened(runs)
+        # Waits for each, also where one fails: none opens a connection after they were closed.
+        for outcome in await asyncio.gather(*(one.open() for one in runs), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
         conn = await database.dedicated()
-    except (psycopg.Error, Outage) as error:
+    except BaseException as error:
+        await asyncio.gather(*(one.close() for one in runs))
+        if not isinstance(error, psycopg.Error | Outage):  # cancelled, or refused
+            raise
         for one in runs:
             one.report.outage = describe(error)
-        await asyncio.gather(*(one.close() for one in runs))
         return [one.report for one in runs]
-    except BaseException:  # cancelled, or refused: what is open already is nobody else's to close
-        await asyncio.gather(*(one.close() for one in runs))
-        raise
     try:
         declarations = await declared.read_declarations(conn, source)
         finding = Finding(source, declarations, clock, observer, options.sweep_every)
@@ -75,13 +77,6 @@ async def run(
         await conn.close()
         await asyncio.gather(*(one.close() for one in runs))
     return [one.report for one in runs]
-
-
-async def _all_opened(runs: Sequence[_Run]) -> None:
-    """Waits for each, also where one fails or all are cancelled: none opens a connection after they were closed."""
-    for outcome in await asyncio.gather(*(one.open() for one in runs), return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome
 
 
 async def _side_by_side(
