@@ -88,6 +88,13 @@ async def _in_step(conn: psycopg.AsyncConnection, chunk: str, made: int, rows: i
             " select id, (select target from instep.target where derivation = 'docs.embed'), {} from docs"
         ).format(sql.SQL(declaration.hash))
     )
+    await conn.execute(
+        sql.SQL(
+            "insert into {} (key_1, text_hash, text, vector) select id, sha256(convert_to(title || E'\\n\\n' || body, 'UTF8')),"
+            " title || E'\\n\\n' || body, (select array_agg(random() - 0.5 + (g + id) * 0) from generate_series(1, 384) g)::vector"
+            " from docs where id % {} = 0"
+        ).format(sql.SQL(chunk), rows // made)
+    )
     await conn.execute("update instep.derivation set sweep_due = null, swept_at = now()")
     await conn.execute("vacuum analyze")
 
