@@ -35,7 +35,7 @@ from instep.engine.run import Options, run
 from instep.engine.status import Status
 from instep.engine.stopping import Stop
 from instep.engine.wave import Limits
-from instep.errors import Configuration, InstepError, Refused, SettingsError
+from instep.errors import Configuration, InstepError, Refused, SettingsError, Unknown
 from instep.settings import Settings
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class Instep:
                 for letter in await DeadLetters(declaration).show(conn, parsed)
             ]
         if not found:
-            raise Refused(f"{name} has no dead letter {key}", hint="list them with: instep dead list")
+            raise Unknown(f"{name} has no dead letter {key}", hint="list them with: instep dead list")
         workshop = await self.workshop(declarations[0].source.name)
         return found, await workshop.text(parsed) if workshop.text is not None else ""
 

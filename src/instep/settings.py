@@ -160,6 +160,30 @@ class Settings(BaseModel):
     ] = Field(
         "auto", description="auto: tantivy with the embedded server, else full text search in PostgreSQL"
     )
+    search_budget_seconds: Annotated[float, Takes(_SECONDS)] = Field(
+        2, gt=0, description="a search by the server answers after so long, without the leg that is late"
+    )
+    api_pool: Annotated[int, Takes("a whole number, at least 4")] = Field(
+        10, ge=4, description="connections of a server to PostgreSQL, at most"
+    )
+    serve_host: Annotated[str, Takes("an address")] = Field(
+        "127.0.0.1", description="where `instep serve` listens"
+    )
+    serve_port: Annotated[int, Takes("0 to 65535")] = Field(
+        8470, ge=0, le=65535, description="its port; 0: any that is free"
+    )
+    serve_demo: Annotated[bool, Takes("true or false")] = Field(
+        False, description="a server that needs no key, for this machine alone"
+    )
+    serve_requests_per_minute: Annotated[int, Takes("a whole number; 0: no limit")] = Field(
+        1200, ge=0, description="requests of one key, at most; a sixth of them at once"
+    )
+    serve_body_bytes: Annotated[int, Takes("a number of bytes")] = Field(
+        1_000_000, ge=1, description="the largest body of a request"
+    )
+    serve_body_seconds: Annotated[float, Takes(_SECONDS)] = Field(
+        15, gt=0, description="how long a request's body may take to come"
+    )
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         BeforeValidator(_lower),
