@@ -166,6 +166,9 @@ class Settings(BaseModel):
     api_pool: Annotated[int, Takes("a whole number, at least 4")] = Field(
         10, ge=4, description="connections of a server to PostgreSQL, at most"
     )
+    sample_seconds: Annotated[float, Takes(_SECONDS)] = Field(
+        15, gt=0, description="how often a server counts what waits, for status, metrics and the page"
+    )
     serve_host: Annotated[str, Takes("an address")] = Field(
         "127.0.0.1", description="where `instep serve` listens"
     )
@@ -270,6 +273,18 @@ class Settings(BaseModel):
             )
         return lines
 
+    def environment(self) -> dict[str, str]:
+        """The environment in which another process of instep has these settings."""
+        mine = {variable for name in type(self).model_fields for variable in variables(name)}
+        made = {name: value for name, value in os.environ.items() if name not in mine}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, SecretStr):
+                made[variables(name)[0]] = value.get_secret_value()
+            elif value is not None and value != ():
+                made[variables(name)[0]] = str(value) if isinstance(value, Path) else _written(value)
+        return made
+
     def _with_floors(self, called: Mapping[str, str]) -> tuple[Self, dict[str, str]]:
         """The settings with values raised to their floors, and for each such setting the sentence that says why."""
         changed: dict[str, Any] = {}
@@ -315,13 +330,16 @@ def _takes(field: FieldInfo) -> Takes:
 def _shown(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, SecretStr):
-        return MASK
+    return MASK if isinstance(value, SecretStr) else masked(_written(value))
+
+
+def _written(value: Any) -> str:
+    """As a variable of the environment says it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
         return ",".join(value)
-    return f"{value:g}" if isinstance(value, float) else masked(str(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _read_file(environ: Mapping[str, str]) -> tuple[Path, dict[str, Any]]:

@@ -58,11 +58,22 @@ class DeadLetters:
             for kind, count, oldest, *rest in rows
         ]
 
-    async def letters(self, conn: Conn, kind: str | None = None, limit: int = 100) -> list[Letter]:
-        """The newest first."""
+    async def letters(
+        self,
+        conn: Conn,
+        kind: str | None = None,
+        limit: int = 100,
+        *,
+        offset: int = 0,
+        after: tuple[datetime, Key, str] | None = None,
+    ) -> list[Letter]:
+        """The newest first; `after`: failed_at, key and target of the last one of the page that came before."""
         width = len(self._columns.names)
-        rows = await (await conn.execute(self._sql["letters"], {"kind": kind, "limit": limit})).fetchall()
-        return [Letter(row[:width], *row[width:]) for row in rows]
+        values: dict[str, Any] = {"kind": kind, "limit": limit, "offset": offset}
+        if after is not None:
+            values |= {"failed_at": after[0], **self._columns.one(after[1]), "target": after[2]}
+        found = await conn.execute(self._sql["letters_after" if after else "letters"], values)
+        return [Letter(tuple(row[:width]), *row[width:]) for row in await found.fetchall()]
 
     async def show(self, conn: Conn, key: Key) -> list[Letter]:
         """The letters of one entity, one for each target; discarded ones too."""

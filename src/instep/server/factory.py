@@ -19,7 +19,10 @@ from instep.errors import Refused
 from instep.registry import Catalogue, catalogues, load
 from instep.server import health
 from instep.server.api import API
+from instep.server.keeping import Keeper
 from instep.server.pages import PAGES
+from instep.server.running import Runs
+from instep.server.state import Opened
 from instep.settings import Settings
 from instep.web import problems
 from instep.web.bodies import Bodies
@@ -89,7 +92,10 @@ def _lifespan(settings: Settings, clock: Clock) -> Callable[[FastAPI], AbstractA
             app.state.guard = Guard(
                 instep, clock, demo=settings.serve_demo, per_minute=settings.serve_requests_per_minute
             )
-            yield
+            keeper, runs = Keeper(instep, settings.sample_seconds), Runs(settings, clock)
+            app.state.opened = Opened(settings, keeper, runs)
+            async with keeper.running(), runs.running():
+                yield
 
     return lifespan
 

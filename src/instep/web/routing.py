@@ -65,7 +65,8 @@ class Declared:
 
 @dataclass
 class Routes:
-    """Routes of one part of the API, under one prefix; `tag` groups them in the OpenAPI description."""
+    """Routes of one part of the API, under one prefix; `tag` groups them in the OpenAPI description. Further options of
+    a route are FastAPI's, and `example`: its answer, for the description."""
 
     prefix: str = ""
     tag: str = ""
@@ -101,6 +102,13 @@ def mount(app: FastAPI, routes: Routes | Iterable[Routes]) -> None:
             extra = {ROLE: one.role.value, **options.pop("openapi_extra", {})}
             if one.role is not Role.PUBLIC:
                 extra["security"] = [{"key": []}]
+            example, status = options.pop("example", None), options.get("status_code") or 200
+            responses = {**_problems(one.role), **options.pop("responses", {})}
+            if example is not None:
+                responses[status] = {
+                    **responses.get(status, {}),
+                    "content": {Answer.media_type: {"example": example}},
+                }
             app.router.add_api_route(
                 one.path,
                 one.endpoint,
@@ -110,7 +118,7 @@ def mount(app: FastAPI, routes: Routes | Iterable[Routes]) -> None:
                 include_in_schema=options.pop("include_in_schema", not each.pages),
                 tags=[each.tag] if each.tag else None,
                 response_class=options.pop("response_class", Answer),
-                responses={**_problems(one.role), **options.pop("responses", {})},
+                responses=responses,
                 response_model=options.pop("response_model", None),
                 **options,
             )

@@ -1,6 +1,13 @@
 """The core's part of the API, under /api/v1."""
 
-from instep.server.api import derivations
+from instep.server.api import dead, derivations, events, explain, keys, search
 from instep.web.routing import Routes
 
-API: tuple[Routes, ...] = (derivations.routes,)
+API: tuple[Routes, ...] = (
+    derivations.routes,
+    dead.routes,
+    explain.routes,
+    search.routes,
+    events.routes,
+    keys.routes,
+)
