@@ -34,7 +34,8 @@ SAFE = {"GET", "HEAD", "OPTIONS"}
 class Guard:
     def __init__(self, app: Instep, clock: Clock, *, demo: bool, per_minute: int) -> None:
         self._app, self._clock, self._demo = app, clock, demo
-        self._limits, self._failures = Limits(per_minute, clock), Limits(FAILURES_PER_MINUTE, clock)
+        self._limits = Limits(per_minute, clock)
+        self._failures = Limits(FAILURES_PER_MINUTE, clock, burst=60)
         self._remembered: OrderedDict[str, tuple[Caller, float]] = OrderedDict()
 
     async def admit(self, request: HTTPConnection, role: Role) -> Caller:

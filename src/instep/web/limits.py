@@ -13,11 +13,11 @@ MOST_CALLERS = (
 
 
 class Limits:
-    """`per_minute`: requests of one caller; 0: no limit."""
+    """`per_minute`: requests of one caller; 0: no limit. `burst`: seconds' worth of them that may come at once."""
 
-    def __init__(self, per_minute: int, clock: Clock) -> None:
+    def __init__(self, per_minute: int, clock: Clock, burst: float = BURST_SECONDS) -> None:
         self._rate, self._clock = per_minute / 60.0, clock
-        self._size = max(1.0, self._rate * BURST_SECONDS)
+        self._size = max(1.0, self._rate * burst)
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # caller → tokens, as of when
 
     def take(self, caller: str) -> float:
