@@ -66,7 +66,9 @@ class Served:
                 self.secrets[name] = (await keys.create(conn, Role(role), tables))[1]
         return self.secrets[name]
 
-    async def client(self, role: str | None = "administrator", *tables: str, **headers: str) -> httpx.AsyncClient:
+    async def client(
+        self, role: str | None = "administrator", *tables: str, **headers: str
+    ) -> httpx.AsyncClient:
         """None: without a key."""
         if role is not None:
             headers["authorization"] = f"Bearer {await self.key(role, *tables)}"
@@ -130,7 +132,9 @@ async def served(
         port = server.servers[0].sockets[0].getsockname()[1]
         scene = Served(app, settings, f"http://127.0.0.1:{port}", dsn, model, stack)
         if tables:
-            await scene.add("articles", "title", "body", filters=("section", "price", "tags"), show=("title",))
+            await scene.add(
+                "articles", "title", "body", filters=("section", "price", "tags"), show=("title",)
+            )
             await scene.add("secrets", "body")
         yield scene
 

@@ -209,7 +209,9 @@ async def test_a_leg_that_is_late_is_left_out(scene):
 
 async def test_where_the_only_leg_is_late_it_is_an_outage(scene):
     with pytest.raises(Outage, match=r"after 0\.09 s"):
-        await search(scene.searchable(embedder=Asleep(10)), scene.connect, Request("chess", "dense", budget=0.1))
+        await search(
+            scene.searchable(embedder=Asleep(10)), scene.connect, Request("chess", "dense", budget=0.1)
+        )
 
 
 async def test_connections_that_are_in_use_are_waited_for_within_the_budget(scene):

@@ -62,7 +62,21 @@ class Root(TyperGroup):
 
 root = Commands("instep", help="Everything you derive from PostgreSQL, kept in step with it.", cls=Root)
 
-for module in (init, plan, run, worker, serve, pause, status, search, explain, doctor, config, completion, demo):
+for module in (
+    init,
+    plan,
+    run,
+    worker,
+    serve,
+    pause,
+    status,
+    search,
+    explain,
+    doctor,
+    config,
+    completion,
+    demo,
+):
     module.register(root)
 root.add_typer(dead.commands, name="dead")
 root.add_typer(keys.commands, name="keys")

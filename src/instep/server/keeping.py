@@ -12,7 +12,7 @@ import structlog
 from psycopg_pool import PoolTimeout
 
 from instep.app import Instep
-from instep.engine import glance
+from instep.engine import glance, pause
 from instep.errors import InstepError
 from instep.upkeep import sampling
 
@@ -81,13 +81,15 @@ class Keeper:
             if seen_now.keys() - found.keys():  # just added: it is not waited for
                 await sampling.sample(conn, every=NEW_SECONDS, clock=self._app.clock)
                 found = {one.name: one.as_dict() for one in await sampling.samples(conn)}
+            pauses = await pause.standing(conn)
             for name, seen in seen_now.items():
-                if name in found and seen.exact:
-                    found[name] |= {
-                        "depth": seen.depth,
-                        "dead": seen.dead,
-                        "state": _state(found[name], seen.depth),
-                    }
+                if name not in found:
+                    continue
+                if seen.exact:
+                    found[name] |= {"depth": seen.depth, "dead": seen.dead}
+                held = pause.covering(pauses, name)
+                found[name] |= {"paused": held and held.as_dict()}
+                found[name]["state"] = _state(found[name], held is not None)
         return found
 
     async def _sample(self) -> None:
@@ -121,11 +123,15 @@ class Keeper:
                 queue.put_nowait({**changed, **gone})
 
 
-def _state(figures: dict[str, Any], depth: int) -> str:
-    """The sampled word, held against what waits now."""
-    state = str(figures["state"])
-    if depth and state == "in step":
-        return "catching up"
+def _state(figures: dict[str, Any], paused: bool) -> str:
+    """The sampled word, held against what is so now."""
+    state, depth = str(figures["state"]), figures["depth"]
+    if state == "misconfigured":
+        return state
+    if paused:
+        return "paused"
+    if state == "paused" or (depth and state == "in step"):
+        return "catching up" if depth else "in step"
     return "in step" if not depth and state in ("catching up", "behind") else state
 
 

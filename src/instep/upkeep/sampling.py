@@ -22,7 +22,7 @@ from instep.clock import SYSTEM, Clock
 from instep.database.outages import is_schema
 from instep.database.statements import Statements
 from instep.database.transactions import transaction
-from instep.engine import declared, install, status
+from instep.engine import declared, install, pause, status
 from instep.engine.declaration import Declaration, Target
 from instep.engine.ports import Conn
 from instep.engine.status import Status
@@ -57,7 +57,7 @@ async def sample(conn: Conn, *, every: float = EVERY_SECONDS, clock: Clock = SYS
     begun = await (await conn.execute(_SQL["begin"], {"every": every * 0.9})).fetchone()
     if begun is None:
         return False
-    counted: list[tuple[Status, Target]] = []
+    counted: list[Status] = []
     for source in await declared.source_names(conn):
         try:
             counted += await _source(conn, source, clock)
@@ -65,7 +65,7 @@ async def sample(conn: Conn, *, every: float = EVERY_SECONDS, clock: Clock = SYS
             if isinstance(error, psycopg.Error) and not is_schema(error):
                 raise
             # It was removed while we looked: the next sample does not know it.
-    await keep(conn, [one for one, _ in counted])
+    await keep(conn, counted)
     return True
 
 
@@ -130,10 +130,11 @@ def _shown(one: Status) -> dict[str, Any]:
     return {**one.as_dict(), "depth": depth(one)}
 
 
-async def _source(conn: Conn, source: str, clock: Clock) -> list[tuple[Status, Target]]:
+async def _source(conn: Conn, source: str, clock: Clock) -> list[Status]:
     declarations = await declared.read_declarations(conn, await declared.read_source(conn, source))
     problems = await install.problems(conn, source)
     problem = f"{problems[0].what}: {problems[0].mend}" if problems else ""
+    pauses = await pause.standing(conn)
     found = []
     for declaration in declarations:
         targets = await declared.read_targets(conn, declaration.name)
@@ -141,8 +142,8 @@ async def _source(conn: Conn, source: str, clock: Clock) -> list[tuple[Status, T
         if reading is None:
             continue
         share = None if problem else await _coverage(conn, declaration, reading, clock)
-        read = await status.read(conn, declaration, reading, problem, coverage=share)
-        found.append((read, reading))
+        held = pause.covering(pauses, declaration.name)
+        found.append(await status.read(conn, declaration, reading, problem, held, coverage=share))
     return found
 
 

@@ -28,7 +28,8 @@ class Bodies:
         if length > self._largest:
             await self._refuse(self._too_large(), scope, receive, send)
             return
-        seen, over, started, refusal = 0, False, False, None
+        seen, over, started = 0, False, False
+        refusal: Problem | None = None
         deadline = asyncio.get_running_loop().time() + self._seconds
 
         async def bounded() -> Message:
@@ -56,15 +57,18 @@ class Bodies:
 
         async def watched(message: Message) -> None:
             nonlocal started
+            if refusal is not None and not started:
+                return  # what reads bodies makes an error of its own of ours: it is not sent
             started = True
             await send(message)
 
         try:
             await self._app(scope, bounded, watched)
-        except Problem as problem:  # raised here, and let pass by what is inside
-            if started or problem is not refusal:
+        except Problem as problem:
+            if problem is not refusal:
                 raise
-            await self._refuse(problem, scope, receive, send)
+        if refusal is not None and not started:
+            await self._refuse(refusal, scope, receive, send)
 
     def _too_large(self) -> Problem:
         return Problem(

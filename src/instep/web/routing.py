@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Annotated, Any, TypeVar
@@ -92,9 +92,9 @@ class Routes:
         return declare
 
 
-def mount(app: FastAPI, routes: Routes | Iterable[Routes]) -> None:
+def mount(app: FastAPI, routes: Routes | Sequence[Routes]) -> None:
     """Put declared routes into the application. Raises Refused for anything that is none."""
-    for each in [routes] if isinstance(routes, Routes) else routes:
+    for each in [routes] if not isinstance(routes, list | tuple) else routes:
         if not isinstance(each, Routes):
             raise Refused(f"{each!r} is no web.routing.Routes: a route without a declared role is not served")
         for one in each.declared:

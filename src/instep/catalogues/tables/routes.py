@@ -37,7 +37,12 @@ EXAMPLE: dict[str, Any] = {
     "view": "instep.articles_chunks",
     "targets": [{"derivation": "articles.embed", "name": "all-MiniLM-L6-v2-256t", "state": "reading"}],
 }
-OPTIONS: dict[str, Any] = {"table": "articles", "text": ["title", "body"], "where": "published", "filters": ["section"]}
+OPTIONS: dict[str, Any] = {
+    "table": "articles",
+    "text": ["title", "body"],
+    "where": "published",
+    "filters": ["section"],
+}
 
 
 class Options(BaseModel):

@@ -1,6 +1,6 @@
 """The core's part of the API, under /api/v1."""
 
-from instep.server.api import dead, derivations, events, explain, keys, search
+from instep.server.api import dead, derivations, events, explain, keys, pauses, search
 from instep.web.routing import Routes
 
 API: tuple[Routes, ...] = (
@@ -9,5 +9,6 @@ API: tuple[Routes, ...] = (
     explain.routes,
     search.routes,
     events.routes,
+    pauses.routes,
     keys.routes,
 )
