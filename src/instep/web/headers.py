@@ -1,14 +1,17 @@
-"""Around every answer: a request id, in logs too; headers that keep a browser safe; one log line."""
+"""Around every answer: a request id, in logs too; headers that keep a browser safe; one log line; and what a defect
+becomes, so that its answer has all of that too."""
 
 from __future__ import annotations
 
 import re
 
 import structlog
+from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from instep.clock import Clock
+from instep.web import problems
 
 REQUEST_ID = "x-request-id"
 _GIVEN = re.compile(r"[A-Za-z0-9._:-]{8,64}")
@@ -70,6 +73,10 @@ class Frame:
         with structlog.contextvars.bound_contextvars(request_id=id):
             try:
                 await self._app(scope, receive, framed)
+            except Exception as error:  # noqa: BLE001 the last stop: it is logged, and told in general words
+                answer = await problems.answer(Request(scope), error)
+                if not status:
+                    await answer(scope, receive, framed)
             finally:
                 caller = scope["state"].get("caller")
                 _log.debug(

@@ -126,29 +126,29 @@ def problem_of(error: Exception) -> Problem:
     return Problem("defect", "the server made a mistake; its log says more", "name the request id")
 
 
+async def answer(request: Request, error: Exception) -> Response:
+    """What an error becomes: a page for people, problem+json for programs; a defect is logged whole."""
+    problem = problem_of(error)
+    if problem.kind == "defect":
+        _log.error("defect", path=request.url.path, exc_info=error)
+    elif isinstance(error, InstepError | psycopg.Error | PoolTimeout):
+        _log.info("problem", kind=problem.kind, detail=problem.detail, path=request.url.path)
+    pages = getattr(request.app.state, "problem_page", None)
+    if pages is not None and wants_page(request):
+        page: Response = pages(request, problem)
+        return page
+    return problem.response(request)
+
+
 def install(app: FastAPI) -> None:
-    """Answer every error of every route as a problem."""
-
-    async def answer(request: Request, error: Exception) -> Response:
-        problem = problem_of(error)
-        if problem.kind == "defect":
-            _log.error("defect", path=request.url.path, exc_info=error)
-        elif isinstance(error, InstepError | psycopg.Error | PoolTimeout):
-            _log.info("problem", kind=problem.kind, detail=problem.detail, path=request.url.path)
-        pages = getattr(app.state, "problem_page", None)
-        if pages is not None and wants_page(request):
-            page: Response = pages(request, problem)
-            return page
-        return problem.response(request)
-
+    """Answer what is expected to go wrong in a route as a problem. The rest comes to `headers.Frame`."""
     for kind in (
         Problem,
         InstepError,
-        psycopg.Error,
+        psycopg.OperationalError,
         PoolTimeout,
         RequestValidationError,
         HTTPException,
-        Exception,
     ):
         app.add_exception_handler(kind, answer)
 

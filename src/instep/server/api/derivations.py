@@ -48,10 +48,11 @@ async def show_derivation(
     check_table(caller, name)
     async with app.database.connection() as conn:
         await declared.read_declaration(conn, name)
-    if fresh:
-        status = (await app.status([name]))[0]
-        return {**status.as_dict(), "depth": sampling.depth(status), "as_of": app.clock.now().isoformat()}
-    return (await house.keeper.figures()).get(name) or (await app.status([name]))[0].as_dict()
+    known = None if fresh else (await house.keeper.figures()).get(name)
+    if known is not None:
+        return known
+    status = (await app.status([name]))[0]
+    return {**status.as_dict(), "depth": sampling.depth(status), "as_of": app.clock.now().isoformat()}
 
 
 @routes.get(
