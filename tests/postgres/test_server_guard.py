@@ -72,13 +72,13 @@ async def test_a_browser_keeps_its_key_in_a_cookie(scene: Served) -> None:
     assert (await client.get("/")).status_code == 303
 
 
-@pytest.mark.parametrize(
-    "to", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/a\nb"]
-)
-async def test_giving_a_key_leads_to_no_other_site(scene: Served, to: str) -> None:
-    client = await scene.client(None)
-    answer = await client.post("/key", data={"key": await scene.key("reader"), "to": to})
-    assert answer.headers["location"] == "/"
+async def test_giving_a_key_leads_to_no_other_site(scene: Served) -> None:
+    client, key = await scene.client(None), await scene.key("reader")
+    for to in ("https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/a\nb"):
+        answer = await client.post("/key", data={"key": key, "to": to})
+        assert answer.headers["location"] == "/", to
+    answer = await client.post("/key", data={"key": key, "to": "/toys?a=b"})
+    assert answer.headers["location"] == "/toys?a=b"
 
 
 async def test_a_page_of_another_site_cannot_use_the_cookie(scene: Served) -> None:
@@ -220,17 +220,17 @@ PATHS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("path", PATHS)
-async def test_no_path_leads_out_of_the_assets(scene: Served, path: str) -> None:
-    """Sent as it is: httpx would tidy it up first."""
+async def test_no_path_leads_out_of_the_assets(scene: Served) -> None:
+    """Sent as they are: httpx would tidy them up first."""
     parts = urlsplit(scene.url)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    writer.write(f"GET {path} HTTP/1.1\r\nhost: {parts.netloc}\r\nconnection: close\r\n\r\n".encode())
-    answer = await asyncio.wait_for(reader.read(), 10)
-    writer.close()
-    assert answer.split()[1] in (b"404", b"400"), answer
-    assert b"root:" not in answer
-    assert b"import" not in answer
+    for path in PATHS:
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: {parts.netloc}\r\nconnection: close\r\n\r\n".encode())
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        assert answer.split()[1] in (b"404", b"400"), (path, answer)
+        assert b"root:" not in answer, path
+        assert b"import" not in answer, path
 
 
 INJECTIONS = (
@@ -241,22 +241,18 @@ INJECTIONS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("where", INJECTIONS)
-async def test_a_filter_takes_nothing_but_its_columns(scene: Served, where: str) -> None:
+async def test_a_filter_takes_nothing_but_its_columns(scene: Served) -> None:
     client = await scene.client("reader")
-    answer = await client.get(
-        "/api/v1/search/articles", params={"q": "chess", "where": where, "mode": "lexical"}
-    )
-    body = answer.json()
-    if answer.status_code == 200:  # a comment is no part of a condition: what is left holds as it stands
-        assert {tuple(one["fields"].items()) for one in body["results"]} <= {
-            (("title", "Chess"),),
-            (("title", "Stockfish"),),
-        }
-    else:
-        assert (answer.status_code, body["type"]) == (400, "urn:instep:problem:refused")
-    assert "nobody may read" not in answer.text
-    assert await scene.sql("select count(*) from articles") == [(5,)]
+    for where in INJECTIONS:
+        query = {"q": "chess", "where": where, "mode": "lexical"}
+        answer = await client.get("/api/v1/search/articles", params=query)
+        body = answer.json()
+        if answer.status_code == 200:  # a comment is no part of a condition: what is left holds as it stands
+            assert {one["fields"]["title"] for one in body["results"]} <= {"Chess", "Stockfish"}, where
+        else:
+            assert (answer.status_code, body["type"]) == (400, "urn:instep:problem:refused"), where
+        assert "nobody may read" not in answer.text, where
+        assert await scene.sql("select count(*) from articles") == [(5,)]
 
 
 async def test_a_value_in_a_filter_is_a_value(scene: Served) -> None:

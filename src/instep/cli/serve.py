@@ -14,9 +14,24 @@ def register(root: Commands) -> None:
     root.leaf(
         "serve",
         [
-            Example("instep serve", "On http://127.0.0.1:8470, for those who have a key.", stays=True),
-            Example("instep serve --demo", "For everybody on this machine, without a key.", stays=True),
-            Example("instep serve --host 0.0.0.0 --port 80", "For other machines, by key.", stays=True),
+            Example(
+                "instep serve",
+                "On http://127.0.0.1:8470, for those who have a key.",
+                stays=True,
+                needs="client",
+            ),
+            Example(
+                "instep serve --demo",
+                "For everybody on this machine, without a key.",
+                stays=True,
+                needs="client",
+            ),
+            Example(
+                "instep serve --host 0.0.0.0 --port 80",
+                "For other machines, by key.",
+                stays=True,
+                needs="client",
+            ),
         ],
     )(serve)
 
@@ -44,6 +59,5 @@ async def serve(
     configure(settings.log_level, session.terminal)
     app = create_app(settings)
     session.announce_embedded()
-    session.terminal.note(f"serving on http://{settings.serve_host}:{settings.serve_port}")
-    await serve_app(app, settings)
+    await serve_app(app, settings, lambda url: session.terminal.note(f"serving on {url} (Ctrl-C ends it)"))
     return Answer({"served": True}, [])

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from instep.errors import Refused
 from instep.settings import Settings
 
 HEADER_SECONDS = 10.0  # until a connection's first request must be here
 KEEP_ALIVE_SECONDS = 30
-GRACE_SECONDS = 5  # for requests in hand, when the server ends
+GRACE_SECONDS = 3  # for requests in hand and streams, when the server ends
 
 
 class PatientProtocol(H11Protocol):
@@ -50,6 +55,43 @@ def config(app: FastAPI, settings: Settings, **more: Any) -> uvicorn.Config:
     )
 
 
-async def serve(app: FastAPI, settings: Settings) -> None:
-    """Serve until a signal."""
-    await uvicorn.Server(config(app, settings)).serve()
+class Server(uvicorn.Server):
+    """Ends quietly by a signal: uvicorn raises it once more at the end, which looks like a crash from outside."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for sent in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(sent, self.handle_exit, sent, None)
+        try:
+            yield
+        finally:
+            for sent in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(sent)
+
+
+async def serve(app: FastAPI, settings: Settings, ready: Callable[[str], None]) -> None:
+    """Serve until a signal; `ready` is told the address. Raises Refused where it cannot listen there."""
+    with _listening(settings) as listener:
+        server = Server(config(app, settings))
+        async with app.router.lifespan_context(app):  # ours, so that what it raises is raised here
+            server.config.lifespan = "off"
+            host, port = listener.getsockname()[:2]
+            ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            await server.serve(sockets=[listener])
+
+
+def _listening(settings: Settings) -> socket.socket:
+    """Bound before anything else is done: a port that is taken is told at once."""
+    family = socket.AF_INET6 if ":" in settings.serve_host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.serve_host, settings.serve_port))
+    except OSError as error:
+        listener.close()
+        raise Refused(
+            f"cannot listen on {settings.serve_host}:{settings.serve_port}: {error.strerror}",
+            hint="give another one with --host and --port",
+        ) from error
+    return listener
