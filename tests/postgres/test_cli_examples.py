@@ -61,6 +61,10 @@ def prepared(
             process = line.start(*arguments)
             out, err = process.communicate(timeout=60)
             assert process.returncode == code, f"{arguments}: {out}{err}"
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            conn.execute(
+                "insert into instep.api_key (id, hash, role) values ('instep_0123456789ab', 'x', 'reader')"
+            )
         yield name
 
 

@@ -86,7 +86,7 @@ async def list_(session: Session) -> Answer:
 
 @commands.leaf(
     "revoke",
-    [Example("instep keys revoke instep_0123456789ab", "It opens nothing any more.", exit_code=2)],
+    [Example("instep keys revoke instep_0123456789ab", "It opens nothing any more.")],
 )
 async def revoke(
     session: Session, id: Annotated[str, typer.Argument(metavar="KEY", help="Its id, as `list` shows it.")]

@@ -68,6 +68,13 @@ async def read_targets(conn: Conn, derivation: str) -> list[Target]:
     return [Target(*row) for row in rows]
 
 
+async def reading_ids(conn: Conn, source: str) -> tuple[int, ...]:
+    """The targets of a source that are read: the same as before means that nothing of it was promoted, removed or added
+    anew. None of a source that is not there."""
+    rows = await (await conn.execute(_SQL["reading_ids"], {"source": source})).fetchall()
+    return tuple([id for (id,) in rows])
+
+
 async def write_source(conn: Conn, source: Source) -> None:
     """Insert or update the row of a source."""
     key = [{"name": c.name, "type": c.type, "collation": c.collation} for c in source.key]
