@@ -41,6 +41,7 @@ from instep.settings import Settings
 if TYPE_CHECKING:
     from instep.search.answers import Answer, Mode
     from instep.search.search import Request, Searchable
+    from instep.search.walk import Walked
 
 READ_POLL_SECONDS = 0.1  # between looks of `wait_until_in_sync`
 
@@ -235,6 +236,13 @@ class Instep:
 
         async with self._of(name):
             return await ask(self, name, request, **ways)
+
+    async def walk(self, name: str, request: Request, after: str | None = None) -> tuple[Walked, str | None]:
+        """A page of all rows that hold the words, in the order of keys; and the key after which the next one begins."""
+        from instep.asking import walk
+
+        async with self._of(name):
+            return await walk(self, name, request, after)
 
     async def explain(self, name: str, key: str) -> Explanation:
         """The whole story of one row: `name` is a derivation, or a source (its first derivation)."""

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from instep.database.outages import is_schema
-from instep.engine import status
+from instep.engine import declared, keys, status
 from instep.errors import Configuration, Outage, Refused, Unknown
 from instep.search.search import Request, Searchable, search
 
 if TYPE_CHECKING:
     from instep.app import Instep
     from instep.search.answers import Answer
+    from instep.search.walk import Walked
 
 
 async def ask(
@@ -51,6 +52,23 @@ async def _ask(app: Instep, name: str, request: Request, semantic: bool, coverag
         return answer
     async with app.database.connection() as conn:
         return replace(answer, coverage=await status.share(conn, leg.declaration, leg.target))
+
+
+async def walk(app: Instep, name: str, request: Request, after: str | None) -> tuple[Walked, str | None]:
+    """All rows that hold the words, in the order of keys, after a key as people write it; with the key after which the
+    next page begins."""
+    from instep.search.walk import walk as walk_on
+
+    async with app.database.connection() as conn:
+        source = await declared.read_source(conn, name)
+    place = keys.parse_key(source, after) if after is not None else None
+    try:
+        async with asyncio.timeout(request.budget):
+            searchable = await _searchable(app, name, True, request)
+            walked = await walk_on(searchable, app.database.connection, request, place)
+    except TimeoutError:
+        raise Outage(f"the page was not there within {request.budget:g} s") from None
+    return walked, keys.format_key(walked.following) if walked.following else None
 
 
 async def _searchable(app: Instep, name: str, semantic: bool, request: Request) -> Searchable:

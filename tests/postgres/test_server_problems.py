@@ -101,6 +101,20 @@ REFUSALS: list[tuple[str, str, Any, int, str]] = [
     ("POST", "/api/v1/keys", {"role": "reader", "tables": ["nope"]}, 404, "unknown"),
     ("DELETE", "/api/v1/keys/nope", None, 404, "unknown"),
     ("DELETE", "/api/v1/tables/nope", None, 404, "unknown"),
+    ("GET", "/api/v1/derivations/a%00b", None, 400, "refused"),
+    ("GET", "/api/v1/search/a%00b?q=chess", None, 400, "refused"),
+    ("GET", "/api/v1/dead/articles.embed?kind=a%00b", None, 400, "refused"),
+    ("GET", "/api/v1/search/articles?q=chess&where=section%20%3D%20'a%00b'", None, 400, "refused"),
+    (
+        "GET",
+        "/api/v1/search/articles?q=chess&mode=lexical&where=price%20%3C%201e9999999",
+        None,
+        400,
+        "refused",
+    ),
+    ("GET", "/api/v1/explain/articles.embed/99999999999999999999999", None, 400, "refused"),
+    ("POST", "/api/v1/pauses/articles", {"reason": "a\0b"}, 400, "refused"),
+    ("POST", "/api/v1/keys", {"role": "reader", "name": "a\nb"}, 400, "refused"),
 ]
 
 
@@ -125,6 +139,16 @@ async def test_a_body_that_is_no_json_needs_a_key_first(scene: Served) -> None:
             "/api/v1/pauses", content=b"{", headers={"content-type": "application/json"}
         )
         assert answer.status_code == status
+
+
+async def test_half_a_surrogate_pair_is_refused(scene: Served) -> None:
+    client = await scene.client()
+    answer = await client.post(
+        "/api/v1/pauses/articles",
+        content=b'{"reason": "\\ud800"}',
+        headers={"content-type": "application/json"},
+    )
+    assert answer.status_code in (400, 422), answer.text
 
 
 async def test_a_defect_is_told_in_general_words(scene: Served) -> None:

@@ -130,6 +130,31 @@ async def test_pages_by_offset_join_and_end_at_the_window(scene: Served) -> None
     assert (await client.get(SEARCH, params={**query, "offset": 9_990})).status_code == 200
 
 
+async def test_beyond_the_window_all_rows_are_reached_by_cursor(scene: Served) -> None:
+    await scene.sql(
+        "insert into articles (title, body) select 'Common ' || n, 'word' from generate_series(1, 40) n"
+    )
+    await ran(scene.instep, "articles")
+    client = await scene.client("reader")
+    seen: list[int] = []
+    query: dict[str, Any] = {"q": "common", "mode": "lexical", "order": "key", "limit": 7}
+    while True:
+        answer = (await client.get(SEARCH, params=query)).json()
+        assert (answer["semantic"], answer["legs"]) == ("off", ["lexical"])
+        seen += [one["key"] for one in answer["results"]]
+        if len(seen) == 14:  # gone before its page comes, not absorbed yet: never shown
+            await scene.sql("delete from articles where title = 'Common 30'")
+            await scene.sql("update articles set title = 'rare' where title = 'Common 31'")
+        if answer["next_cursor"] is None:
+            break
+        query["cursor"] = answer["next_cursor"]
+    rows = await scene.sql("select id from articles where title like 'Common %' order by id")
+    assert seen == [id for (id,) in rows]
+    assert len(seen) == 38
+    for wrong in ({"mode": "hybrid"}, {"offset": 1}, {"facets": True}, {"cursor": "zzz"}, {"cursor": "WzFd"}):
+        assert (await client.get(SEARCH, params={**query, **wrong})).status_code == 400, wrong
+
+
 async def test_what_another_process_changed_is_noticed(scene: Served) -> None:
     """Removed and added again, with other text and filters, by a process that this one does not know of."""
     client = await scene.client("reader")

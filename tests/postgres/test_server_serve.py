@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -62,13 +63,18 @@ def test_a_server_answers_those_with_a_key_until_it_is_told_to_end(
 
 
 def test_a_demo_needs_no_key_and_stays_on_this_machine(line: CommandLine) -> None:
-    process, url = started(line, "--demo")
+    process, url = started(line, "--demo", "--debug")
     try:
-        answer = httpx.get(f"{url}/api/v1/derivations", trust_env=False, timeout=30)
+        sent = {"x-request-id": "request-4711"}
+        answer = httpx.get(f"{url}/api/v1/derivations?q=private", headers=sent, trust_env=False, timeout=30)
         assert answer.json() == {"derivations": []}
+        assert answer.headers["x-request-id"] == "request-4711"
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        _, logs = process.communicate(timeout=30)
+    (logged,) = [json.loads(told) for told in logs.splitlines() if "request-4711" in told]
+    assert (logged["event"], logged["path"], logged["status"]) == ("request", "/api/v1/derivations", 200)
+    assert "private" not in logs  # what people look for is theirs
     refused = line.run("serve", "--demo", "--host", "0.0.0.0")
     assert refused.code == 2
     assert "open to everybody" in refused.err

@@ -119,6 +119,10 @@ def problem_of(error: Exception) -> Problem:
             return _later("outage", told, hint, None)
         case PoolTimeout() | psycopg.OperationalError():
             return _later("outage", "the database does not answer, or all connections are in use", None, None)
+        case (
+            psycopg.DataError() | UnicodeEncodeError()
+        ):  # a NUL, half a surrogate pair, a number beyond its type
+            return Problem("refused", "a value in the request is none that the database takes")
         case RequestValidationError():
             return Problem("invalid", _sentence(error.errors()), more={"errors": _places(error.errors())})
         case HTTPException():
