@@ -116,7 +116,11 @@ def test_a_route_without_a_role_cannot_be_declared() -> None:
 def test_a_route_that_came_by_another_way_is_refused(tmp_path: Path) -> None:
     app = create_app(Settings.load(flags={"data_dir": str(tmp_path)}, environ={}))
     check_declared(app)
-    app.add_api_route("/open", dict)
+
+    async def opened() -> dict[str, str]:
+        return {}
+
+    app.add_api_route("/open", opened)
     with pytest.raises(Refused, match="'/open' declares no role"):
         check_declared(app)
 
