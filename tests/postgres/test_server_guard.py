@@ -142,7 +142,7 @@ async def test_a_key_for_one_table_sees_no_other(scene: Served) -> None:
         ("POST", "derivations/secrets.embed/run", None), ("POST", "dead/secrets/replay", {"all": True}),
         ("POST", "dead/secrets/discard", {"all": True, "reason": "x"}), ("POST", "pauses/secrets", {"reason": "x"}),
         ("POST", "pauses", {"reason": "x"}), ("DELETE", "pauses", None), ("DELETE", "tables/secrets", None),
-        ("POST", "tables/plan", {"table": "notes", "text": ["body"]}), ("GET", "tables/candidates", None),
+        ("POST", "tables/plan", {"table": "notes", "text": ["body"]}), ("GET", "table-candidates", None),
     ):  # fmt: skip
         answer = await client.request(method, f"/api/v1/{path}", json=body)
         assert (answer.status_code, answer.json()["type"]) == (403, "urn:instep:problem:table"), path

@@ -36,7 +36,7 @@ async def pages(client: httpx.AsyncClient, path: str, items: str, **query: Any) 
 async def test_a_table_is_planned_confirmed_filled_and_removed(scene: Served) -> None:
     client = await scene.client("operator")
     await scene.sql("insert into notes select n, 'note ' || n from generate_series(1, 25) n")
-    candidates = (await client.get("/api/v1/tables/candidates")).json()["candidates"]
+    candidates = (await client.get("/api/v1/table-candidates")).json()["candidates"]
     by_name = {one["table"]: one for one in candidates}
     assert by_name["public.articles"]["added"] is True
     assert by_name["public.notes"]["added"] is False

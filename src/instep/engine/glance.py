@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import psycopg
+
+from instep.database.outages import is_schema
 from instep.database.statements import Statements
 from instep.engine import declared
-from instep.engine.declaration import fragments
+from instep.engine.declaration import Declaration, fragments
 from instep.engine.ports import Conn
+from instep.errors import Unknown
 
 BOUND = 20_000  # entries: counting so many takes some 2 ms
 
@@ -30,11 +34,20 @@ async def glance(conn: Conn) -> Mapping[str, Glance]:
     """Of every derivation, by name."""
     found: dict[str, Glance] = {}
     for source in await declared.source_names(conn):
-        for one in await declared.read_declarations(conn, await declared.read_source(conn, source)):
-            sql = Statements("instep.engine", "glance.sql", **fragments(one))
-            row = await (await conn.execute(sql["glance"], {"bit": one.bit, "bound": BOUND + 1})).fetchone()
-            assert row is not None, "a select of counts gives one row"
-            waiting, unabsorbed, dead = row
-            exact = max(waiting, unabsorbed, dead) <= BOUND
-            found[one.name] = Glance(waiting + unabsorbed, dead, exact)
+        try:
+            for one in await declared.read_declarations(conn, await declared.read_source(conn, source)):
+                found[one.name] = await _one(conn, one)
+        except (psycopg.Error, Unknown) as error:
+            if isinstance(error, psycopg.Error) and not is_schema(error):
+                raise
+            # It was removed while we looked.
     return found
+
+
+async def _one(conn: Conn, declaration: Declaration) -> Glance:
+    sql = Statements("instep.engine", "glance.sql", **fragments(declaration))
+    values = {"bit": declaration.bit, "bound": BOUND + 1}
+    row = await (await conn.execute(sql["glance"], values)).fetchone()
+    assert row is not None, "a select of counts gives one row"
+    waiting, unabsorbed, dead = row
+    return Glance(waiting + unabsorbed, dead, max(waiting, unabsorbed, dead) <= BOUND)

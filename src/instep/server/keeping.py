@@ -148,8 +148,10 @@ def _plain(figures: dict[str, Any]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _told(what: str) -> AsyncIterator[None]:
-    """Trouble with the database ends neither counting nor looking: it is logged, and the next turn tries again."""
+    """No trouble ends counting or looking: it is logged, and the next turn tries again."""
     try:
         yield
     except (psycopg.Error, PoolTimeout, InstepError) as error:
         _log.warning(f"{what} failed", message=str(error))
+    except Exception as error:  # noqa: BLE001 a defect: said in the log, with where; those who listen are not left alone
+        _log.error(f"{what} failed", exc_info=error)

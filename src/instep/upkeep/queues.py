@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import psycopg
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from instep.database.outages import is_schema
 from instep.database.statements import Statements
 from instep.engine import declared
 from instep.engine.declaration import fragments
 from instep.engine.ports import Conn
+from instep.errors import Unknown
 from instep.upkeep import sampling
 
 _SQL = Statements("instep.upkeep", "queues.sql")
@@ -58,9 +61,14 @@ async def queues(conn: Conn) -> list[Queue]:
     silent: dict[str, float] = dict(await (await conn.execute(_SQL["silent"], {})).fetchall())
     found = []
     for one in await sampling.samples(conn):
-        declaration = await declared.read_declaration(conn, one.name)
-        sql = Statements("instep.upkeep", "queues.sql", **fragments(declaration))
-        row = await (await conn.execute(sql["failed"], {})).fetchone()
+        try:
+            declaration = await declared.read_declaration(conn, one.name)
+            sql = Statements("instep.upkeep", "queues.sql", **fragments(declaration))
+            row = await (await conn.execute(sql["failed"], {})).fetchone()
+        except (psycopg.Error, Unknown) as error:
+            if isinstance(error, psycopg.Error) and not is_schema(error):
+                raise
+            continue  # it was removed while we looked
         found.append(Queue(one.name, one.at, one.status, row[0] if row else 0, silent.get(one.name)))
     return found
 

@@ -18,7 +18,7 @@ from instep.web.problems import Problem
 from instep.web.roles import Role
 from instep.web.routing import App, Routes, Who
 
-routes = Routes("/api/v1/tables", tag="tables")
+routes = Routes("/api/v1", tag="tables")
 
 Name = Annotated[str, Path(max_length=100)]
 Column = Annotated[str, Field(min_length=1, max_length=200)]
@@ -83,7 +83,9 @@ class Confirmed(Options):
     confirm: str = Field(max_length=64, description="as the plan of the same options gave it")
 
 
-@routes.get("", role=Role.READER, summary="The tables that are derived from", example={"tables": [EXAMPLE]})
+@routes.get(
+    "/tables", role=Role.READER, summary="The tables that are derived from", example={"tables": [EXAMPLE]}
+)
 async def list_tables(app: App, caller: Who) -> dict[str, Any]:
     async with app.database.connection() as conn:
         found = await tables.listed(conn)
@@ -91,7 +93,7 @@ async def list_tables(app: App, caller: Who) -> dict[str, Any]:
 
 
 @routes.get(
-    "/candidates",
+    "/table-candidates",
     role=Role.OPERATOR,
     summary="Tables that could be added",
     example={
@@ -113,7 +115,7 @@ async def list_candidates(app: App, caller: Who) -> dict[str, Any]:
 
 
 @routes.post(
-    "/plan",
+    "/tables/plan",
     role=Role.OPERATOR,
     summary="What adding a table would take",
     example={
@@ -134,7 +136,7 @@ async def plan(app: App, caller: Who, options: Options) -> dict[str, Any]:
 
 
 @routes.post(
-    "",
+    "/tables",
     role=Role.OPERATOR,
     status_code=201,
     summary="Add a table whose plan was seen",
@@ -158,7 +160,7 @@ async def add(app: App, caller: Who, options: Confirmed) -> dict[str, Any]:
     return {**added.as_dict(), "next": f"/api/v1/derivations/{added.name}.embed/run"}
 
 
-@routes.get("/{name}", role=Role.READER, summary="How a table is derived from", example=EXAMPLE)
+@routes.get("/tables/{name}", role=Role.READER, summary="How a table is derived from", example=EXAMPLE)
 async def show(app: App, caller: Who, name: Name) -> dict[str, Any]:
     check_table(caller, name)
     async with app.database.connection() as conn:
@@ -166,7 +168,7 @@ async def show(app: App, caller: Who, name: Name) -> dict[str, Any]:
 
 
 @routes.delete(
-    "/{name}",
+    "/tables/{name}",
     role=Role.OPERATOR,
     summary="Stop deriving from a table",
     example={"name": "articles", "removed": True},

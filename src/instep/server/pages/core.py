@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import Form, Query, Request
 from starlette.responses import RedirectResponse, Response
 
+from instep.server.state import House
 from instep.web import keys
 from instep.web.guard import COOKIE
 from instep.web.pages import Entry, Pages, page
@@ -19,8 +20,9 @@ pages = Pages("server", "instep.server.pages", navigation=(Entry("Overview", "/"
 
 
 @pages.routes.get("/", role=Role.READER)
-async def overview(request: Request, app: App, caller: Who) -> Response:
-    statuses = [one for one in await app.status() if caller.sees(one.name)]
+async def overview(request: Request, house: House, caller: Who) -> Response:
+    figures = await house.keeper.figures()
+    statuses = [one for name, one in sorted(figures.items()) if caller.sees(name)]
     return page(request, "server/overview.html", statuses=statuses)
 
 
