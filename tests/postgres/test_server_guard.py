@@ -169,6 +169,8 @@ async def test_a_demo_is_open_on_this_machine_alone(dsn: str, tmp_path: Path) ->
                 400,
                 401,
             ), host
+        for header in ("x-forwarded-for", "forwarded", "via"):  # a proxy on this machine lets others in
+            assert (await client.get("/api/v1/derivations", headers={header: "x"})).status_code == 401, header
         answer = await client.post(
             "/api/v1/pauses", json={"reason": "x"}, headers={"origin": "https://evil.example"}
         )

@@ -28,6 +28,7 @@ REMEMBERED_SECONDS = (
 )
 MOST_REMEMBERED = 1_000
 FAILURES_PER_MINUTE = 60  # of one address, with keys that open nothing
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 SAFE = {"GET", "HEAD", "OPTIONS"}
 
 
@@ -36,7 +37,7 @@ class Guard:
         self._app, self._clock, self._demo = app, clock, demo
         self._limits = Limits(per_minute, clock)
         self._failures = Limits(FAILURES_PER_MINUTE, clock, burst=60)
-        self._remembered: OrderedDict[str, tuple[Caller, float]] = OrderedDict()
+        self._remembered: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()  # by the key's digest
 
     async def admit(self, request: HTTPConnection, role: Role) -> Caller:
         """The caller of a request to a route of this role. Raises Problem where it may not pass."""
@@ -72,11 +73,12 @@ class Guard:
         return DEMO if self._demo and _is_local(request) else None
 
     async def _lookup(self, secret: str, request: HTTPConnection) -> Caller | None:
-        known = self._remembered.get(secret)
+        digest = keys.digest(secret)
+        known = self._remembered.get(digest)
         now = self._clock.monotonic()
         if known is not None and known[1] > now:
             return known[0]
-        self._remembered.pop(secret, None)
+        self._remembered.pop(digest, None)
         async with self._app.database.connection() as conn:
             found = await keys.caller(conn, secret)
         if found is None:
@@ -84,7 +86,7 @@ class Guard:
             if wait:
                 raise _too_often("too many keys from this address open nothing", wait)
             return None
-        self._remembered[secret] = (found, now + REMEMBERED_SECONDS)
+        self._remembered[digest] = (found, now + REMEMBERED_SECONDS)
         if len(self._remembered) > MOST_REMEMBERED:
             self._remembered.popitem(last=False)
         return found
@@ -124,6 +126,8 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_local(request: HTTPConnection) -> bool:
+    if any(name in request.headers for name in FORWARDED):  # a proxy is on this machine, who asks it is not
+        return False
     peer = request.client.host if request.client else ""
     named = urlsplit("//" + request.headers.get("host", "")).hostname or ""
     return is_loopback(peer) and is_loopback(named)

@@ -62,7 +62,7 @@ async def create(conn: Conn, role: Role, tables: Sequence[str] = (), name: str =
     secret = f"{id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
     values = {
         "id": id,
-        "hash": _hash(secret),
+        "hash": digest(secret),
         "name": name,
         "role": role.value,
         "tables": sorted(set(tables)) or None,
@@ -94,14 +94,15 @@ async def any_key(conn: Conn) -> bool:
 
 async def caller(conn: Conn, secret: str) -> Caller | None:
     """Whose key this is; None where it opens nothing."""
-    row = await (await conn.execute(_SQL["caller"], {"hash": _hash(secret)})).fetchone()
+    row = await (await conn.execute(_SQL["caller"], {"hash": digest(secret)})).fetchone()
     if row is None:
         return None
     id, name, role, tables = row
     return Caller(id, name, Role(role), None if tables is None else frozenset(tables))
 
 
-def _hash(secret: str) -> bytes:
+def digest(secret: str) -> bytes:
+    """What is kept of a key."""
     return sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
