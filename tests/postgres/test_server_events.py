@@ -12,7 +12,10 @@ import orjson
 import pytest
 from server_scene import Served, served
 
-from instep.engine import glance
+from instep.database.statements import Statements
+from instep.database.transactions import transaction
+from instep.engine import declared, glance
+from instep.engine.declaration import fragments
 from instep.upkeep import sampling
 
 
@@ -101,3 +104,32 @@ async def test_a_long_queue_is_glanced_at_up_to_a_bound(
     figures = (await client.get("/api/v1/derivations/articles.embed")).json()
     assert figures["depth"] == 0  # as of the last sample: it says so
     assert figures["as_of"]
+
+
+async def test_a_glance_reads_no_million_entries_for_the_dead_ones(scene: Served) -> None:
+    """Without statistics, as after a fill: the few dead letters are found by their index."""
+    await scene.sql(
+        "insert into instep.outbox_articles_embed (key_1, target, sort_key) "
+        "select n, (select target from instep.target where derivation = 'articles.embed'), now() "
+        "from generate_series(100, 60000) n"
+    )
+    plans = []
+    async with scene.instep.database.connection() as conn:
+        declaration = await declared.read_declaration(conn, "articles.embed")
+        text = Statements("instep.engine", "glance.sql", **fragments(declaration))["glance"].decode()
+        text = text.replace("%(bit)s", "$1").replace("%(bound)s", "$2")
+        for settings in ((), glance.PLAIN):  # a plan that is kept does not notice them: each time anew
+            await conn.execute(f"prepare seen (integer, integer) as {text}".encode())
+            async with transaction(conn, "plan_cache_mode = force_generic_plan", *settings):
+                rows = await (await conn.execute(b"explain execute seen (1, 20001)")).fetchall()
+                plans.append("\n".join(row[0] for row in rows))
+            await conn.execute(b"deallocate seen")
+    assert "outbox_articles_embed_dead" not in plans[0], (
+        "without our settings it goes wrong: else this shows nothing"
+    )
+    assert "outbox_articles_embed_dead" in plans[1], plans[1]
+    client = await scene.client("reader")
+    (kind,) = (await client.get("/api/v1/dead")).json()["kinds"]
+    assert kind["count"] == 1
+    figures = (await client.get("/api/v1/derivations/articles.embed")).json()
+    assert figures["dead"] == 1

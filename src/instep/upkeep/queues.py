@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from instep.database.outages import is_schema
 from instep.database.statements import Statements
+from instep.database.transactions import transaction
 from instep.engine import declared
 from instep.engine.declaration import fragments
 from instep.engine.ports import Conn
@@ -64,7 +65,10 @@ async def queues(conn: Conn) -> list[Queue]:
         try:
             declaration = await declared.read_declaration(conn, one.name)
             sql = Statements("instep.upkeep", "queues.sql", **fragments(declaration))
-            row = await (await conn.execute(sql["failed"], {})).fetchone()
+            async with transaction(
+                conn, "enable_seqscan = off"
+            ):  # stale statistics make the whole queue look small
+                row = await (await conn.execute(sql["failed"], {}, prepare=False)).fetchone()
         except (psycopg.Error, Unknown) as error:
             if isinstance(error, psycopg.Error) and not is_schema(error):
                 raise
