@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
@@ -35,12 +35,13 @@ from instep.engine.run import Options, run
 from instep.engine.status import Status
 from instep.engine.stopping import Stop
 from instep.engine.wave import Limits
-from instep.errors import Configuration, InstepError, Refused, SettingsError
+from instep.errors import Configuration, InstepError, Refused, SettingsError, Unknown
 from instep.settings import Settings
 
 if TYPE_CHECKING:
     from instep.search.answers import Answer, Mode
-    from instep.search.search import Searchable
+    from instep.search.search import Request, Searchable
+    from instep.search.walk import Walked
 
 READ_POLL_SECONDS = 0.1  # between looks of `wait_until_in_sync`
 
@@ -70,6 +71,7 @@ class Instep:
         self.settings, self.database, self.migrated, self.clock = settings, database, tuple(migrated), clock
         self.interactive = Interactive(database, clock)
         self._workshops: dict[str, Workshop] = {}
+        self._making: dict[str, asyncio.Lock] = {}
 
     @classmethod
     @asynccontextmanager
@@ -86,13 +88,18 @@ class Instep:
 
     async def workshop(self, source: str) -> Workshop:
         """What a source is made of, by its catalogue; made once. Raises Refused for an unknown name."""
-        if source not in self._workshops:
-            async with self.database.connection() as conn:
-                known = await declared.read_source(conn, source)
-                declarations = await declared.read_declarations(conn, known)
-            catalogue = {c.name: c for c in registry.catalogues()}[declarations[0].catalogue]
-            self._workshops[source] = await registry.load(catalogue.derivations)(self, known, declarations)
-        return self._workshops[source]
+        if (made := self._workshops.get(source)) is not None:
+            return made
+        async with self._making.setdefault(source, asyncio.Lock()):  # two searches at once make it once
+            if source not in self._workshops:
+                async with self.database.connection() as conn:
+                    known = await declared.read_source(conn, source)
+                    declarations = await declared.read_declarations(conn, known)
+                catalogue = {c.name: c for c in registry.catalogues()}[declarations[0].catalogue]
+                self._workshops[source] = await registry.load(catalogue.derivations)(
+                    self, known, declarations
+                )
+            return self._workshops[source]
 
     async def forget(self, source: str) -> None:
         """What was known of a source is not so any more: it was added, changed or removed."""
@@ -219,20 +226,23 @@ class Instep:
         facets: bool = False,
     ) -> Answer:  # fmt: skip
         """Search a source. Raises Refused as `instep.search.search` says, and for a source that has no search."""
-        from instep.search.search import Request, search
+        from instep.search.search import Request
 
-        workshop = await self.workshop(name)
-        if workshop.searchable is None:
-            raise Refused(f"{name} cannot be searched: nothing of it is indexed")
-        request = Request(query, mode, where, limit, offset, facets)
+        return await self.ask(name, Request(query, mode, where, limit, offset, facets))
+
+    async def ask(self, name: str, request: Request, **ways: bool) -> Answer:
+        """Search a source, in the words of `instep.search.search`; `ways` as `instep.asking.ask` takes them."""
+        from instep.asking import ask
+
         async with self._of(name):
-            searchable = await workshop.searchable()
-            answer = await search(searchable, self.database.connection, request, self.clock)
-        leg = searchable.lexical if mode == "lexical" else searchable.dense
-        if leg is None:
-            return answer
-        async with self.database.connection() as conn:
-            return replace(answer, coverage=await status.share(conn, leg.declaration, leg.target))
+            return await ask(self, name, request, **ways)
+
+    async def walk(self, name: str, request: Request, after: str | None = None) -> tuple[Walked, str | None]:
+        """A page of all rows that hold the words, in the order of keys; and the key after which the next one begins."""
+        from instep.asking import walk
+
+        async with self._of(name):
+            return await walk(self, name, request, after)
 
     async def explain(self, name: str, key: str) -> Explanation:
         """The whole story of one row: `name` is a derivation, or a source (its first derivation)."""
@@ -285,7 +295,7 @@ class Instep:
                 for letter in await DeadLetters(declaration).show(conn, parsed)
             ]
         if not found:
-            raise Refused(f"{name} has no dead letter {key}", hint="list them with: instep dead list")
+            raise Unknown(f"{name} has no dead letter {key}", hint="list them with: instep dead list")
         workshop = await self.workshop(declarations[0].source.name)
         return found, await workshop.text(parsed) if workshop.text is not None else ""
 

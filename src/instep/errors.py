@@ -18,6 +18,10 @@ class Refused(InstepError):
     """Bad usage or a request that instep declines before it has changed anything: exit code 2."""
 
 
+class Unknown(Refused):
+    """A name or key that nothing here has: over HTTP, 404."""
+
+
 class SettingsError(Refused):
     """A setting that cannot be used: the message names the variable, what it got and what it takes."""
 

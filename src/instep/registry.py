@@ -29,7 +29,8 @@ class Catalogue:
     checks: str = ""
     chores: str = ""
     commands: str = ""
-    routes: str = ""
+    routes: str = ""  # a web.routing.Routes, or several
+    pages: str = ""  # a web.pages.Pages: its routes, templates, assets and navigation entries
     docs: str = ""
 
 

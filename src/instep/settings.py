@@ -160,6 +160,33 @@ class Settings(BaseModel):
     ] = Field(
         "auto", description="auto: tantivy with the embedded server, else full text search in PostgreSQL"
     )
+    search_budget_seconds: Annotated[float, Takes(_SECONDS)] = Field(
+        2, gt=0, description="a search by the server answers after so long, without the leg that is late"
+    )
+    api_pool: Annotated[int, Takes("a whole number, at least 4")] = Field(
+        10, ge=4, description="connections of a server to PostgreSQL, at most"
+    )
+    sample_seconds: Annotated[float, Takes(_SECONDS)] = Field(
+        15, gt=0, description="how often a server counts what waits, for status, metrics and the page"
+    )
+    serve_host: Annotated[str, Takes("an address")] = Field(
+        "127.0.0.1", description="where `instep serve` listens"
+    )
+    serve_port: Annotated[int, Takes("0 to 65535")] = Field(
+        8470, ge=0, le=65535, description="its port; 0: any that is free"
+    )
+    serve_demo: Annotated[bool, Takes("true or false")] = Field(
+        False, description="a server that needs no key, for this machine alone"
+    )
+    serve_requests_per_minute: Annotated[int, Takes("a whole number; 0: no limit")] = Field(
+        1200, ge=0, description="requests of one key, at most; a sixth of them at once"
+    )
+    serve_body_bytes: Annotated[int, Takes("a number of bytes")] = Field(
+        1_000_000, ge=1, description="the largest body of a request"
+    )
+    serve_body_seconds: Annotated[float, Takes(_SECONDS)] = Field(
+        15, gt=0, description="how long a request's body may take to come"
+    )
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         BeforeValidator(_lower),
@@ -246,6 +273,18 @@ class Settings(BaseModel):
             )
         return lines
 
+    def environment(self) -> dict[str, str]:
+        """The environment in which another process of instep has these settings."""
+        mine = {variable for name in type(self).model_fields for variable in variables(name)}
+        made = {name: value for name, value in os.environ.items() if name not in mine}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, SecretStr):
+                made[variables(name)[0]] = value.get_secret_value()
+            elif value is not None and value != ():
+                made[variables(name)[0]] = str(value) if isinstance(value, Path) else _written(value)
+        return made
+
     def _with_floors(self, called: Mapping[str, str]) -> tuple[Self, dict[str, str]]:
         """The settings with values raised to their floors, and for each such setting the sentence that says why."""
         changed: dict[str, Any] = {}
@@ -291,13 +330,16 @@ def _takes(field: FieldInfo) -> Takes:
 def _shown(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, SecretStr):
-        return MASK
+    return MASK if isinstance(value, SecretStr) else masked(_written(value))
+
+
+def _written(value: Any) -> str:
+    """As a variable of the environment says it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
         return ",".join(value)
-    return f"{value:g}" if isinstance(value, float) else masked(str(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _read_file(environ: Mapping[str, str]) -> tuple[Path, dict[str, Any]]:

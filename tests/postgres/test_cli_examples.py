@@ -18,8 +18,12 @@ from instep.console.command import Example
 LEAVES = dict(leaves())
 EXAMPLES = [(name, example) for name, leaf in LEAVES.items() for example in leaf.examples]
 HERE = [(n, e) for n, e in EXAMPLES if not e.stays and not e.needs]
-STAYING = [e for _, e in EXAMPLES if e.stays]
-EMBEDDED = {"instep demo", "instep db stop"}  # shown in test_cli_embedded.py
+STAYING = [e for _, e in EXAMPLES if e.stays and not e.needs]
+ELSEWHERE = {
+    "instep demo",
+    "instep db stop",
+    "instep serve",
+}  # shown in test_cli_embedded.py, test_server_serve.py
 ADD = [
     "tables",
     "add",
@@ -57,6 +61,10 @@ def prepared(
             process = line.start(*arguments)
             out, err = process.communicate(timeout=60)
             assert process.returncode == code, f"{arguments}: {out}{err}"
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            conn.execute(
+                "insert into instep.api_key (id, hash, role) values ('instep_0123456789ab', 'x', 'reader')"
+            )
         yield name
 
 
@@ -84,7 +92,7 @@ def test_example_does_what_it_says(name: str, example: Example, line: CommandLin
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in LEAVES if name not in EMBEDDED and name != "instep db psql"]
+    "name", [name for name in LEAVES if name not in ELSEWHERE and name != "instep db psql"]
 )
 def test_json_is_one_object_and_nothing_else(name: str, line: CommandLine) -> None:
     """Of the first example that ends: its answer as people see it is not on stdout, whatever else happens."""

@@ -172,3 +172,59 @@ async def test_searches_share_a_pool_of_one_connection(scene):
     async with asyncio.timeout(60):
         answers = await asyncio.gather(*(scene.search("chess", "hybrid", facets=True) for _ in range(10)))
     assert {result.key[0] for result in answers[9].results} == set(TEXTS)
+
+
+class Asleep:
+    """A model server that takes its time; `slept` says how often it was let go before it answered."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.let_go = seconds, 0
+
+    async def embed(self, texts, *, urgent=False):
+        try:
+            await asyncio.sleep(self.seconds)
+        except asyncio.CancelledError:
+            self.let_go += 1
+            raise
+        raise AssertionError("nobody waits so long")
+
+
+async def test_a_leg_that_is_late_is_left_out(scene):
+    """The issue's own figures: the embedder sleeps 10 s, the budget is 2 s, the answer is there within 2.3 s."""
+    wanted = await scene.search("chess", "lexical")
+    model = Asleep(10)
+    began = asyncio.get_running_loop().time()
+    answer = await search(
+        scene.searchable(embedder=model), scene.connect, Request("chess", "hybrid", budget=2.0)
+    )
+    took = asyncio.get_running_loop().time() - began
+    assert 1.5 < took < 2.3
+    assert answer.semantic == "unavailable"
+    assert answer.legs == ["lexical"]
+    assert [r.key for r in answer.results] == [r.key for r in wanted.results] != []
+    assert answer.notes == ["the dense leg did not answer: it was not there after 1.8 s"]
+    await asyncio.sleep(0)
+    assert model.let_go == 1
+
+
+async def test_where_the_only_leg_is_late_it_is_an_outage(scene):
+    with pytest.raises(Outage, match=r"after 0\.09 s"):
+        await search(
+            scene.searchable(embedder=Asleep(10)), scene.connect, Request("chess", "dense", budget=0.1)
+        )
+
+
+async def test_connections_that_are_in_use_are_waited_for_within_the_budget(scene):
+    @asynccontextmanager
+    async def none_free():
+        await asyncio.sleep(10)
+        yield None
+
+    for mode in ("lexical", "dense", "hybrid"):
+        with pytest.raises(Outage, match="not there after"):
+            await search(scene.searchable(), none_free, Request("chess", mode, budget=0.1))
+
+
+async def test_a_healthy_search_has_both_legs_within_its_budget(scene):
+    answer = await search(scene.searchable(), scene.connect, Request("chess", "hybrid", budget=30))
+    assert (answer.semantic, answer.legs) == ("ok", ["dense", "lexical"])

@@ -23,10 +23,12 @@ from instep.cli import (
     doctor,
     explain,
     init,
+    keys,
     pause,
     plan,
     run,
     search,
+    serve,
     status,
     worker,
 )
@@ -60,9 +62,24 @@ class Root(TyperGroup):
 
 root = Commands("instep", help="Everything you derive from PostgreSQL, kept in step with it.", cls=Root)
 
-for module in (init, plan, run, worker, pause, status, search, explain, doctor, config, completion, demo):
+for module in (
+    init,
+    plan,
+    run,
+    worker,
+    serve,
+    pause,
+    status,
+    search,
+    explain,
+    doctor,
+    config,
+    completion,
+    demo,
+):
     module.register(root)
 root.add_typer(dead.commands, name="dead")
+root.add_typer(keys.commands, name="keys")
 root.add_typer(db.commands, name="db")
 
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Example:
     """A command line as a user types it, and what it does. `exit_code`: what it ends with on the documentation's
-    database; `stays`: it runs until it is interrupted; `needs`: "embedded" where it needs the embedded server."""
+    database; `stays`: it runs until it is interrupted; `needs`: "embedded" where it needs the embedded server, "client"
+    where somebody must ask it something."""
 
     line: str
     says: str

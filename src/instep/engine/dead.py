@@ -17,6 +17,7 @@ from instep.engine.declaration import Columns, Declaration, Key, fragments
 from instep.engine.ports import Conn
 
 PIECE = 1000
+_BY_INDEX = "enable_seqscan = off"  # a million that wait are not read for the few that are dead, whatever statistics say
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +53,32 @@ class DeadLetters:
         )
 
     async def kinds(self, conn: Conn) -> list[Kind]:
-        rows = await (await conn.execute(self._sql["kinds"], {})).fetchall()
+        async with transaction(conn, _BY_INDEX):
+            rows = await (await conn.execute(self._sql["kinds"], {}, prepare=False)).fetchall()
         return [
             Kind(self._name, kind, count, oldest, tuple(rest[:-1]), rest[-1])
             for kind, count, oldest, *rest in rows
         ]
 
-    async def letters(self, conn: Conn, kind: str | None = None, limit: int = 100) -> list[Letter]:
-        """The newest first."""
+    async def letters(
+        self,
+        conn: Conn,
+        kind: str | None = None,
+        limit: int = 100,
+        *,
+        offset: int = 0,
+        after: tuple[datetime, Key, str] | None = None,
+    ) -> list[Letter]:
+        """The newest first; `after`: failed_at, key and target of the last one of the page that came before."""
         width = len(self._columns.names)
-        rows = await (await conn.execute(self._sql["letters"], {"kind": kind, "limit": limit})).fetchall()
-        return [Letter(row[:width], *row[width:]) for row in rows]
+        values: dict[str, Any] = {"kind": kind, "limit": limit, "offset": offset}
+        if after is not None:
+            values |= {"failed_at": after[0], **self._columns.one(after[1]), "target": after[2]}
+        async with transaction(conn, _BY_INDEX):
+            found = await conn.execute(
+                self._sql["letters_after" if after else "letters"], values, prepare=False
+            )
+            return [Letter(tuple(row[:width]), *row[width:]) for row in await found.fetchall()]
 
     async def show(self, conn: Conn, key: Key) -> list[Letter]:
         """The letters of one entity, one for each target; discarded ones too."""

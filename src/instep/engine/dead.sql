@@ -18,7 +18,15 @@ order by k.count desc, k.error_kind
 select {key_o}, o.target, o.error_kind, o.last_error, o.attempts, o.failed_at, o.failed_hash
 from {outbox} o
 where o.failed_at is not null and o.discarded_at is null and (%(kind)s::text is null or o.error_kind = %(kind)s)
-order by o.failed_at desc, {key_o} limit %(limit)s
+order by o.failed_at desc, {key_o}, o.target limit %(limit)s offset %(offset)s
+
+-- name: letters_after
+select {key_o}, o.target, o.error_kind, o.last_error, o.attempts, o.failed_at, o.failed_hash
+from {outbox} o
+where o.failed_at is not null and o.discarded_at is null and (%(kind)s::text is null or o.error_kind = %(kind)s)
+    and (o.failed_at < %(failed_at)s
+        or (o.failed_at = %(failed_at)s and ({key_o}, o.target) > ({key_values}, %(target)s)))
+order by o.failed_at desc, {key_o}, o.target limit %(limit)s offset %(offset)s
 
 -- name: show
 select o.target, o.error_kind, o.last_error, o.attempts, o.failed_at, o.failed_hash, o.discarded_at, o.discard_reason

@@ -11,17 +11,17 @@ from instep.database.statements import Statements
 from instep.engine.declaration import Declaration, KeyColumn, Source, Target
 from instep.engine.ports import Conn
 from instep.engine.relations import near
-from instep.errors import Refused
+from instep.errors import Unknown
 
 _SQL = Statements("instep.engine", "declared.sql")
 
 
 async def read_source(conn: Conn, name: str) -> Source:
-    """The source of that name, under its table's present schema and name. Raises Refused for an unknown one."""
+    """The source of that name, under its table's present schema and name. Raises Unknown for another."""
     row = await (await conn.execute(_SQL["read_source"], {"name": name})).fetchone()
     if row is None:
         known = await source_names(conn)
-        raise Refused(f"There is no source {name!r}.", hint=near(name, known, "sources"))
+        raise Unknown(f"There is no source {name!r}.", hint=near(name, known, "sources"))
     ours, oid, schema, table, key, parts = row
     columns = tuple(KeyColumn(c["name"], c["type"], c.get("collation", "")) for c in key)
     return Source(ours, oid, schema, table, columns, tuple(parts))
@@ -52,20 +52,27 @@ async def derivation_names(conn: Conn) -> list[str]:
 
 
 async def read_declaration(conn: Conn, name: str) -> Declaration:
-    """One derivation by its name ("articles.embed"). Raises Refused for an unknown one."""
+    """One derivation by its name ("articles.embed"). Raises Unknown for another."""
     row = await (await conn.execute(_SQL["source_of_derivation"], {"name": name})).fetchone()
     if row is not None:
         for declaration in await read_declarations(conn, await read_source(conn, row[0])):
             if declaration.name == name:
                 return declaration
     known = await derivation_names(conn)
-    raise Refused(f"There is no derivation {name!r}.", hint=near(name, known, "derivations"))
+    raise Unknown(f"There is no derivation {name!r}.", hint=near(name, known, "derivations"))
 
 
 async def read_targets(conn: Conn, derivation: str) -> list[Target]:
     """All targets of a derivation, the reading one first, retired ones last."""
     rows = await (await conn.execute(_SQL["read_targets"], {"derivation": derivation})).fetchall()
     return [Target(*row) for row in rows]
+
+
+async def reading_ids(conn: Conn, source: str) -> tuple[int, ...]:
+    """The targets of a source that are read: the same as before means that nothing of it was promoted, removed or added
+    anew. None of a source that is not there."""
+    rows = await (await conn.execute(_SQL["reading_ids"], {"source": source})).fetchall()
+    return tuple([id for (id,) in rows])
 
 
 async def write_source(conn: Conn, source: Source) -> None:

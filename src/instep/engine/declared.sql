@@ -29,6 +29,9 @@ select name from instep.derivation order by name
 select id, derivation, target, state, spec from instep.target where derivation = %(derivation)s
 order by array_position(array['reading', 'filling', 'kept', 'retired'], state), id
 
+-- name: reading_ids
+select id from instep.target where source = %(source)s and state = 'reading' order by id
+
 -- name: write_source
 insert into instep.source (name, relation, schema_name, table_name, key, parts)
 values (%(name)s, %(oid)s, %(schema)s, %(table)s, %(key)s, %(parts)s::text[])

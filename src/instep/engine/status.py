@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 
@@ -72,15 +72,22 @@ UNABSORBED_LIMIT = 100_000
 
 
 async def read(
-    conn: Conn, declaration: Declaration, target: Target, problem: str = "", paused: Pause | None = None
+    conn: Conn,
+    declaration: Declaration,
+    target: Target,
+    problem: str = "",
+    paused: Pause | None = None,
+    *,
+    coverage: float | Literal["count"] | None = "count",
 ) -> Status:
     """`target`: the one that is read; `problem`: what is wrong with the table, which is then not looked at; `paused`: by
-    which switch. One round trip for each figure; none of them holds a lock."""
+    which switch; `coverage`: where the caller knows it. One round trip for each figure; none of them holds a lock."""
     sql = Statements("instep.engine", "status.sql", **fragments(declaration))
     waiting, leased, oldest = await _row(conn, sql["queue"], {})
     (dead,) = await _row(conn, sql["dead"], {})
     (unabsorbed,) = await _row(conn, sql["unabsorbed"], {"bit": declaration.bit, "limit": UNABSORBED_LIMIT})
-    coverage = None if problem else await _coverage(conn, sql, target)
+    if coverage == "count":
+        coverage = None if problem else await _coverage(conn, sql, target)
     run = await _last_run(conn, sql, declaration.name)
     state = "paused" if paused else _state(waiting + leased + unabsorbed, oldest, run)
     state = "misconfigured" if problem else state
@@ -98,6 +105,11 @@ async def read(
         problem,
         paused,
     )
+
+
+async def coverage(conn: Conn, declaration: Declaration, target: Target) -> float | None:
+    """Counted over all rows, or None where that takes too long."""
+    return await _coverage(conn, Statements("instep.engine", "status.sql", **fragments(declaration)), target)
 
 
 async def share(conn: Conn, declaration: Declaration, target: Target) -> float | None:

@@ -96,6 +96,10 @@ class Index(Protocol):
         """Raises Outage where the index cannot be read."""
         ...
 
+    async def matching(self, query: Query, after: Key | None) -> Sequence[Key]:
+        """The keys of hits, in the order of keys, from the first one after `after`; at most `query.limit`."""
+        ...
+
     def keys(self) -> AsyncIterator[Key]:
         """Each key that is in the index, for reconciliation."""
         ...

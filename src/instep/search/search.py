@@ -1,14 +1,16 @@
 """One search: its legs at once, each on a connection of its own, then fusion, then the page from the rows as they are.
 
 In hybrid mode a leg whose backend is out is left out, and the answer says so (`semantic`, `notes`); asked for alone,
-its failure is the search's. Trouble with PostgreSQL itself is always an error.
+its failure is the search's. Trouble with PostgreSQL itself is always an error. So is a leg left out that is late, where
+the request has a budget: what it was doing is cancelled, and nobody waits for the end of that.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from instep.clock import SYSTEM, Clock
 from instep.engine.declaration import Declaration, Key
@@ -30,6 +32,7 @@ from instep.text.highlight import highlight
 from instep.text.segment import query_tokens
 
 MAX_WINDOW = 10_000
+LEGS_SHARE = 0.9  # of the budget: the rest is for the rows of the page
 _DEPTH = 100  # candidates of each leg that are fused, at least: fusion gains from what is not on the page
 
 
@@ -61,6 +64,7 @@ class Request:
     offset: int = 0
     facets: bool = False
     snippet_size: int = 160
+    budget: float | None = None  # seconds: a leg that is later is left out; None: every leg is waited for
 
 
 async def search(searchable: Searchable, connect: Connect, request: Request, clock: Clock = SYSTEM) -> Answer:
@@ -75,7 +79,12 @@ async def search(searchable: Searchable, connect: Connect, request: Request, clo
         raise next(iter(failures.values()))
     window = request.offset + request.limit
     fused = _ordered(legs, request.mode)[request.offset : window]
-    rows, chunks = await work.page(fused, legs)
+    left = None if request.budget is None else request.budget - (clock.monotonic() - began)
+    try:
+        async with asyncio.timeout(left):
+            rows, chunks = await work.page(fused, legs)
+    except TimeoutError:
+        raise Outage(f"the rows of the page were not read within {request.budget:g} s") from None
     results = [work.result(row, rows[row.key], chunks.get(row.key)) for row in fused if row.key in rows]
     lexical = legs.get("lexical")
     return Answer(
@@ -125,23 +134,34 @@ class _Work:
 
     async def legs(self) -> tuple[dict[str, Leg], dict[str, InstepError]]:
         """Those that answered, in the order in which they are named, and why the others did not."""
-        running: dict[str, Awaitable[Leg]] = {}
+        running: dict[str, Coroutine[Any, Any, Leg]] = {}
         if self.request.mode != "lexical" and self.searchable.dense is not None:
             running["dense"] = self._dense(self.searchable.dense)
         if self.request.mode != "dense" and self.searchable.lexical is not None:
             running["lexical"] = self._lexical(self.searchable.lexical)
-        answers: list[Leg | InstepError] = []
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(_answered(leg)) for leg in running.values()]
-            answers = [task.result() for task in tasks]
-        except BaseExceptionGroup as several:  # what no leg may be left out for: the first says it
-            raise several.exceptions[0] from None
-        named = dict(zip(running, answers, strict=True))
+        named = await self._in_time(
+            {name: asyncio.create_task(_answered(leg)) for name, leg in running.items()}
+        )
         return (
             {name: answer for name, answer in named.items() if isinstance(answer, Leg)},
             {name: answer for name, answer in named.items() if isinstance(answer, InstepError)},
         )
+
+    async def _in_time(
+        self, tasks: Mapping[str, asyncio.Task[Leg | InstepError]]
+    ) -> dict[str, Leg | InstepError]:
+        """What each leg answered. Raises what no leg may be left out for: the first says it."""
+        budget = self.request.budget
+        seconds = None if budget is None else budget * LEGS_SHARE
+        try:
+            done, _ = await asyncio.wait(tasks.values(), timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks.values():
+                _let_go(task)
+        late = Outage(f"it was not there after {seconds or 0:.3g} s")
+        return {name: task.result() if task in done else late for name, task in tasks.items()}
 
     @property
     def _wanted(self) -> int:
@@ -182,7 +202,23 @@ class _Work:
         return Result(fused.key, fused.score, snippet.text, snippet.spans, fused.ranks, place, row.shown)
 
 
-async def _answered(leg: Awaitable[Leg]) -> Leg | InstepError:
+_LEAVING: set[asyncio.Task[Leg | InstepError]] = set()  # the loop itself keeps no task alive
+
+
+def _let_go(task: asyncio.Task[Leg | InstepError]) -> None:
+    """Cancel what is not done, and see to its end: a connection it holds goes back to the pool then."""
+    task.cancel()  # changes nothing where it is done
+    _LEAVING.add(task)
+    task.add_done_callback(_left)
+
+
+def _left(task: asyncio.Task[Leg | InstepError]) -> None:
+    _LEAVING.discard(task)
+    if not task.cancelled():
+        task.exception()  # it failed while it was leaving: nobody is there to be told
+
+
+async def _answered(leg: Coroutine[Any, Any, Leg]) -> Leg | InstepError:
     try:
         return await leg
     except (Outage, Configuration, Permanent) as error:

@@ -265,6 +265,25 @@ async def limits_and_counts(harness: Harness) -> None:
     assert len({hit.key for hit in few.hits}) == 4
 
 
+async def walks_in_the_order_of_keys(harness: Harness) -> None:
+    """Pages after pages give every hit once, in the order of keys, and what is added behind."""
+    rows = [{"id": n, "title": f"common word{n}", "stock": n % 2} for n in range(1, 24)]
+    await harness.index.apply(1, (), await harness.put(rows))
+    query, seen, after = Query(query_terms("common"), None, 5), list[Key](), None
+    while page := await harness.index.matching(query, after):
+        assert len(page) <= 5
+        seen += page
+        after = page[-1]
+        if len(seen) == 10:
+            await harness.index.apply(
+                2, [(1,), (20,)], await harness.put([{"id": 77, "title": "common late"}])
+            )
+    assert seen == [(n,) for n in (*range(1, 20), 21, 22, 23, 77)]
+    odd = parse_filter("stock = 1", harness.columns)
+    assert list(await harness.index.matching(Query(query.terms, odd, 3), (4,))) == [(5,), (7,), (9,)]
+    assert list(await harness.index.matching(Query((), None, 3), None)) == []
+
+
 CASES: tuple[Callable[[Harness], Awaitable[None]], ...] = (
     replaces,
     removes_before_it_adds,
@@ -275,4 +294,5 @@ CASES: tuple[Callable[[Harness], Awaitable[None]], ...] = (
     takes_any_query,
     takes_any_text,
     limits_and_counts,
+    walks_in_the_order_of_keys,
 )

@@ -6,6 +6,7 @@ catalogue = Catalogue(
     name="tables",
     derivations="instep.catalogues.tables.workshop:workshop",
     commands="instep.catalogues.tables.commands:app",
+    routes="instep.catalogues.tables.routes:routes",
     checks="instep.catalogues.tables.checks:CHECKS",
     docs="docs/tables.md",
 )

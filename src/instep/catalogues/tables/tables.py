@@ -23,7 +23,7 @@ from instep.engine.declared import (
 from instep.engine.ports import Conn, Derivation
 from instep.engine.relations import near
 from instep.engine.schema_change import schema_change
-from instep.errors import Refused
+from instep.errors import Refused, Unknown
 
 EMBED, SEARCH = ".embed", ".search"
 
@@ -129,7 +129,7 @@ async def listed(conn: Conn) -> list[Table]:
 async def shown(conn: Conn, name: str) -> Table:
     """One table. Raises Refused, with near names, for one that was never added."""
     if name not in (known := await source_names(conn)):
-        raise Refused(f"There is no table {name!r} here.", hint=near(name, known, "tables"))
+        raise Unknown(f"There is no table {name!r} here.", hint=near(name, known, "tables"))
     return await _table(conn, name)
 
 
@@ -158,7 +158,7 @@ async def remove(
                 await derivation.sink.drop(conn, target)
     waited += await schema_change(conn, outputs, f"drop the chunks of {name}", clock=clock)
     if not present and not dropped:
-        raise Refused(f"There is no table {name!r} here.", hint=near(name, known, "tables"))
+        raise Unknown(f"There is no table {name!r} here.", hint=near(name, known, "tables"))
     return waited
 
 

@@ -20,8 +20,9 @@ from instep.chunks.derivation import making_of, text_hashes
 from instep.chunks.names import chunk_tables
 from instep.chunks.vector_type import pgvector_schema
 from instep.engine.declaration import Declaration, Source, Target
-from instep.engine.declared import read_targets, source_names
+from instep.engine.declared import read_targets, reading_ids, source_names
 from instep.engine.ports import Conn
+from instep.errors import Unknown
 from instep.inference.ports import Embedder
 from instep.inference.providers import create_embedder, default_url, leaves_machine
 from instep.search.columns import read_columns
@@ -36,6 +37,14 @@ async def workshop(app: Instep, source: Source, declarations: Sequence[Declarati
     """The tables catalogue's `derivations` (registry.Catalogue)."""
     made: dict[str, Embedder] = {}
 
+    def querying_of(target: Target) -> Embedder:
+        if app.settings.query_embed_url is None:
+            return embedder_of(target)
+        name = f"query {target.name}"
+        if name not in made:  # made once: each holds connections of its own
+            made[name] = _embedder(app, target.spec, app.settings.query_embed_url)
+        return made[name]
+
     def embedder_of(target: Target) -> Embedder:
         if target.name not in made:
             made[target.name] = _embedder(app, target.spec, app.settings.embed_url)
@@ -43,18 +52,22 @@ async def workshop(app: Instep, source: Source, declarations: Sequence[Declarati
 
     embed, search = await build(app.database, source.name, embedder_of, app.settings.data_dir / "indexes")
 
+    async with app.database.connection() as conn:
+        born = await _target_ids(conn, (embed.declaration, search.declaration))
+
+    ready: dict[
+        tuple[int, ...], Searchable
+    ] = {}  # by the targets that are read: one round trip instead of five
+
     async def searchable() -> Searchable:
         async with app.database.connection() as conn:
-            targets = await read_targets(conn, embed.declaration.name)
-            reading = next(target for target in targets if target.state == "reading")
-            lexical = next(
-                t for t in await read_targets(conn, search.declaration.name) if t.state == "reading"
-            )
+            ids = await reading_ids(conn, source.name)
+            if ids in ready:
+                return ready[ids]
+            reading = await _reading(conn, embed.declaration, born)
+            lexical = await _reading(conn, search.declaration, born)
             columns = await read_columns(conn, source, search.declaration.options["filters"])
             schema = await pgvector_schema(conn)
-        querying = made.get(f"query {reading.name}")
-        if querying is None:
-            querying = made[f"query {reading.name}"] = _querying(app, reading, embedder_of)
         names = chunk_tables(embed.declaration, reading)
         hashes = partial(text_hashes, making_of(reading, embedder_of(reading)))
         dense = Dense(
@@ -62,15 +75,17 @@ async def workshop(app: Instep, source: Source, declarations: Sequence[Declarati
             reading,
             names.chunk,
             names.layout,
-            querying,
+            querying_of(reading),
             hashes,
             str(reading.spec["query_prefix"]),
             schema,
         )
         index = index_of(app.database, search, lexical, columns)
-        return Searchable(
+        ready.clear()
+        ready[ids] = Searchable(
             Lexical(search.declaration, lexical, index), dense, columns, search.declaration.options["show"]
         )
+        return ready[ids]
 
     async def outputs(name: str, key: tuple[Any, ...]) -> dict[str, Any]:
         if name != embed.declaration.name:
@@ -182,11 +197,19 @@ def _model(app: Instep) -> EmbeddingModel:
     return EmbeddingModel(embedder, provider, leaves_machine(provider, settings.embed_url or ""))
 
 
-def _querying(app: Instep, target: Target, embedder_of: Any) -> Embedder:
-    if app.settings.query_embed_url is None:
-        found: Embedder = embedder_of(target)
-        return found
-    return _embedder(app, target.spec, app.settings.query_embed_url)
+async def _target_ids(conn: Conn, declarations: Sequence[Declaration]) -> frozenset[int]:
+    return frozenset(
+        [target.id for declaration in declarations for target in await read_targets(conn, declaration.name)]
+    )
+
+
+async def _reading(conn: Conn, declaration: Declaration, born: frozenset[int]) -> Target:
+    """The target that is read. Raises Unknown where it is none of those that were there when the workshop was made: the
+    table was removed, or added anew, by another process."""
+    for target in await read_targets(conn, declaration.name):
+        if target.state == "reading" and target.id in born:
+            return target
+    raise Unknown(f"{declaration.name} is not what it was")
 
 
 def _embedder(app: Instep, spec: Mapping[str, Any], url: str | None) -> Embedder:

@@ -88,6 +88,27 @@ class PostgresIndex:
         async with self._connection() as conn:
             return await self._search(conn, query)
 
+    async def matching(self, query: Query, after: Key | None) -> Sequence[Key]:
+        if not query.terms:
+            return ()
+        live, parameters = live_rows(self._declaration, query.filter)
+        passes: sql.Composable = sql.SQL("true")
+        if query.filter is not None:
+            passes = compose(*_SQL, "passes", live=live, on_a_l=self._fragments["on_a_l"])
+        behind: sql.Composable = sql.SQL("true")
+        if after is not None:
+            behind = compose(
+                *_SQL, "behind", key_l=self._columns.listed("l"), key_values=self._columns.values()
+            )
+            parameters |= self._columns.one(after)
+        statement = compose(*_SQL, "matching", **self._fragments, passes=passes, behind=behind)
+        parameters |= {"query": tsquery(query.terms, query.match), "limit": query.limit}
+        async with self._connection() as conn:
+            return [
+                tuple(row)
+                for row in await (await conn.execute(statement, parameters, prepare=False)).fetchall()
+            ]
+
     async def keys(self) -> AsyncIterator[Key]:
         async with self._connection() as conn, transaction(conn):  # a server-side cursor lives in one
             async with conn.cursor(name="lexical_keys") as cursor:

@@ -40,6 +40,15 @@ limit %(limit)s
 -- name: passes
 exists (select 1 from {live} a where {on_a_l})
 
+-- name: matching
+select {key_l} from (select %(query)s::tsquery as query) q, {lexical} l
+where l.words @@ q.query and {passes} and {behind}
+order by {key_l}
+limit %(limit)s
+
+-- name: behind
+({key_l}) > ({key_values})
+
 -- name: facet
 select v.value, count(*) as total
 from {lexical} l join {live} a on {on_a_l} cross join lateral {values}

@@ -9,6 +9,7 @@ Tests: unit/test_search_tantivy.py, and the suite in `instep.testing.index_suite
 from __future__ import annotations
 
 import asyncio
+import heapq
 import os
 import shutil
 import socket
@@ -64,6 +65,10 @@ class TantivyIndex:
 
     async def search(self, query: Query) -> Hits:
         return await asyncio.to_thread(self._search, query)
+
+    async def matching(self, query: Query, after: Key | None) -> Sequence[Key]:
+        """Reads the keys of all hits: it costs what there are, not what is asked for."""
+        return await asyncio.to_thread(self._matching, query, after)
 
     async def keys(self) -> AsyncIterator[Key]:
         searcher, offset = await asyncio.to_thread(self._searcher), 0
@@ -249,6 +254,16 @@ class TantivyIndex:
             ]
             facets = self._facets(searcher, wanted) if query.facets and self._columns else {}
             return Hits(hits, int(found.count), facets)
+
+    def _matching(self, query: Query, after: Key | None) -> Sequence[Key]:
+        if not query.terms:
+            return ()
+        with self._trouble("read"):
+            index = self._open()
+            searcher = index.searcher()
+            found = searcher.search(self._query(index.schema, query), max(1, searcher.num_docs), count=False)
+            keys = (self._decode(searcher.doc(address).get_first("key")) for _, address in found.hits)
+            return heapq.nsmallest(query.limit, (key for key in keys if after is None or key > after))
 
     def _query(self, schema: tantivy.Schema, query: Query) -> tantivy.Query:
         occur = Occur.Must if query.match == "all" else Occur.Should

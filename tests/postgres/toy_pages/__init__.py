@@ -1,0 +1,1 @@
+"""The toy catalogue's templates and assets."""
