@@ -13,7 +13,9 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 from model_parts import KEYS
 
@@ -25,6 +27,7 @@ from instep.engine.declaration import Key, Target
 from instep.engine.outbox import Outbox
 from instep.engine.pause import Switch
 from instep.engine.ports import Conn, Item, Loaded, Output
+from instep.engine.wave import Hands
 
 
 class GuardMoved(Exception):
@@ -78,28 +81,31 @@ def all_of(*contexts: AbstractContextManager[None]) -> Iterator[None]:
 @contextmanager
 def content_of_before_the_claim() -> Iterator[None]:
     """What a worker works with was read when it let in what was parked, which it does before each claim."""
-    early: dict[int, dict[Key, Item | None]] = {}
-    load, let_in = ChunkDerivation.load, Outbox.let_in
-    derivations: dict[int, tuple[ChunkDerivation, Target]] = {}
+    load, let_in, made = ChunkDerivation.load, Outbox.let_in, Hands.__init__
+    early: WeakKeyDictionary[ChunkDerivation, dict[tuple[str, Key], Item]] = WeakKeyDictionary()
+    of: WeakKeyDictionary[Outbox, Any] = WeakKeyDictionary()
+
+    def making(self: Hands, *values: Any) -> None:
+        made(self, *values)
+        of[self.outbox] = self.derivation
+
+    async def reading(self: Outbox, conn: Conn, limit: int = 5000) -> int:
+        inner = of[self].inner
+        found = await load(inner, conn, self.target, [(key,) for key in KEYS], {})
+        early[inner] = {(self.target.name, item.key): item for item in found.items}
+        return await let_in(self, conn, limit)
 
     async def remembering(
         self: ChunkDerivation, conn: Conn, target: Target, keys: Sequence[Key], stamped: Mapping[Key, bytes]
     ) -> Loaded:
-        derivations[id(conn)] = self, target
-        known = early.pop(id(conn), None)
+        known = early.pop(self, None)
         if known is None:
             return await load(self, conn, target, keys, stamped)
-        return Loaded([item for key in keys if (item := known.get(key)) is not None])
+        return Loaded([item for key in keys if (item := known.get((target.name, key))) is not None])
 
-    async def reading(self: Outbox, conn: Conn, limit: int = 5000) -> int:
-        if id(conn) in derivations:
-            derivation, target = derivations[id(conn)]
-            found = await load(derivation, conn, target, [(key,) for key in KEYS], {})
-            early[id(conn)] = {item.key: item for item in found.items}
-        return await let_in(self, conn, limit)
-
-    with patch.object(ChunkDerivation, "load", remembering), patch.object(Outbox, "let_in", reading):
-        yield
+    with patch.object(Hands, "__init__", making):
+        with patch.object(ChunkDerivation, "load", remembering), patch.object(Outbox, "let_in", reading):
+            yield
 
 
 @contextmanager
@@ -166,7 +172,8 @@ GUARDS = (
                 "        gone = {entry.key for entry in change.entries} - set(there)\n",
             ),
         ),
-        "a stale holder wrote", *_OUTPUT,
+        "a stale holder wrote",
+        "a run stopped", *_OUTPUT,
     ),
     _guard(
         "late_failure",
@@ -219,9 +226,15 @@ GUARDS = (
         lambda: without_sql(
             "outbox.sql",
             "fail",
-            ("m.moved and a.content_hash is distinct from m.hash as given_back", "false as given_back"),
+            ("m.moved and (a.eligible is not true or a.content_hash is distinct from m.hash)", "false"),
         ),
         "dead letter of other content", "dead without failure", "attempts without failure",
+    ),
+    _guard(
+        "failure_eligibility",
+        "a failure does not count where the row is not eligible any more",
+        lambda: without_sql("outbox.sql", "fail", ("a.eligible is not true or ", "")),
+        "orphan dead letter",
     ),
     _guard(
         "sweep_revives",

@@ -15,12 +15,14 @@ from model_end import settle
 from model_parts import KEYS, Worker
 from model_world import World
 
+from instep.errors import Permanent
+
 TEXTS = ("alpha", "beta", "gamma", "delta", "poison", "poison", "", None)
 SCOPES = ("articles.embed", "articles", "", "other")
 POINTS = ("write", "write", "write", "embed", "embed", "load")
 CHANGES = (
     ("update", "absorb"), ("update", "absorb"), ("write", "absorb"), ("update", ""), ("close_row", "absorb"),
-    ("bypass", "sweep"), ("bypass", "sweep"), ("bypass", ""), ("update", "sweep"),
+    ("bypass", "sweep"), ("bypass", "sweep"), ("bypass", "sweep"), ("bypass", ""), ("update", "sweep"),
 )  # fmt: skip
 NEXT = {"claimed": "load", "loaded": "compute", "computed": "commit"}
 
@@ -99,9 +101,9 @@ class EngineMachine(RuleBasedStateMachine):
             self.world.abandon_history()
             raise
 
-    @initialize(buried=st.booleans())
-    def begin(self, buried: bool) -> None:
-        """Two rows that wait, one of them bad; or it has its dead letter already."""
+    @initialize(buried=st.booleans(), second=st.booleans())
+    def begin(self, buried: bool, second: bool) -> None:
+        """Two rows that wait, one of them bad; or it has its dead letter already. One target, or two."""
         self.do("write", 2, "poison")
         self.do("absorb", 2000)
         if buried:
@@ -109,6 +111,8 @@ class EngineMachine(RuleBasedStateMachine):
                 self.do(operation, *values)
         self.do("write", 1, "alpha")
         self.do("absorb", 2000)
+        if second:
+            self.do("retarget")
 
     @rule(data=st.data())
     def act(self, data: st.DataObject) -> None:
@@ -189,7 +193,7 @@ def let_in(machine: EngineMachine, data: st.DataObject) -> None:
     machine.do("let_in", number, data.draw(st.sampled_from(parked or ["t1"])))
 
 
-@action(10, held)
+@action(12, held)
 def work(machine: EngineMachine, data: st.DataObject) -> None:
     worker = data.draw(st.sampled_from(held(machine.world)))
     machine.do(NEXT[worker.stage], worker.number)
@@ -202,9 +206,13 @@ def overtake(machine: EngineMachine, data: st.DataObject) -> None:
     _claim(machine, data, data.draw(st.sampled_from(idle(machine.world))).number)
 
 
-@action(8, overtaken)
+@action(6, overtaken)
 def finish_late(machine: EngineMachine, data: st.DataObject) -> None:
-    machine.do("finish_late", data.draw(st.sampled_from(overtaken(machine.world))).number)
+    """It ends its wave in one of the ways there are."""
+    worker = data.draw(st.sampled_from(overtaken(machine.world)))
+    ways = ["finish_late"] * 4 + ["time_out", "renew"]
+    ways += ["fail", "outage"] if worker.stage == "loaded" else []
+    machine.do(data.draw(st.sampled_from(ways)), worker.number)
 
 
 @action(7, loaded)
@@ -222,7 +230,10 @@ def be_in_trouble(machine: EngineMachine, data: st.DataObject) -> None:
 @action(4, held)
 def begin(machine: EngineMachine, data: st.DataObject) -> None:
     worker, point = data.draw(st.sampled_from(held(machine.world))), data.draw(st.sampled_from(POINTS))
-    machine.do("begin", worker.number, point)
+    refused = any(isinstance(result, Permanent) for result in worker.results)
+    machine.do(
+        "begin", worker.number, "embed" if refused else point
+    )  # a refused item is tried once more, alone
 
 
 @action(4, at_gate)
@@ -249,6 +260,24 @@ def change_targets(machine: EngineMachine, data: st.DataObject) -> None:
     possible += ["retire"] if {"filling", "kept"} & set(states) else []
     operation = data.draw(st.sampled_from(possible or ["retire"]))
     machine.do(operation, *([data.draw(st.booleans())] if operation == "retire" else []))
+
+
+@action(4, lambda world: at_gate(world) and len(world.targets) > 1)
+def retire_in_the_middle(machine: EngineMachine, data: st.DataObject) -> None:
+    """While somebody is at work for the target that is retired, or finds work for it."""
+    machine.do("retire", False)
+
+
+@action(10, lambda world: (world.absorber.task or world.sweeper.task) and len(world.targets) > 1)
+def retire_while_work_is_found(machine: EngineMachine, data: st.DataObject) -> None:
+    """An absorb or a sweep has read the targets, and waits for an entry's lock."""
+    machine.do("retire", False)
+
+
+@action(2, lambda world: held(world) and len(world.targets) > 1)
+def retire_under_work(machine: EngineMachine, data: st.DataObject) -> None:
+    """And the cleaning up takes long."""
+    machine.do("retire", True)
 
 
 @action(1)

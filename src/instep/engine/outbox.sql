@@ -102,7 +102,8 @@ returning 1
 
 -- name: fail
 -- Carries the same guards as a commit: another token, nothing is recorded; generation moved on and the content
--- is no longer what was loaded, the entry is given back uncounted.
+-- is no longer what was loaded, or the row no longer eligible (which its hash does not say), the entry is given back
+-- uncounted.
 with mine as materialized (
     select o.place, {key_k}, o.attempts, o.generation <> k.generation as moved,
         k.kind, k.message, k.deterministic, k.hash, k.jitter
@@ -111,7 +112,7 @@ with mine as materialized (
         where {on_o_k} and o.target = %(target)s and o.token = %(token)s offset 0) o
 ), judged as materialized (
     select m.*, a.content_hash,
-        m.moved and a.content_hash is distinct from m.hash as given_back
+        m.moved and (a.eligible is not true or a.content_hash is distinct from m.hash) as given_back
     from mine m left join {source_a_m}
 ), decided as materialized (
     select j.*, not given_back and (deterministic or attempts + 1 >= %(max_attempts)s) as dead from judged j
