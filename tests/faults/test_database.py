@@ -10,7 +10,7 @@ import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -62,7 +62,8 @@ async def runs(here: Scene, **settings: object) -> AsyncIterator[list[Worker]]:
         yield ended
     finally:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        with suppress(asyncio.CancelledError):  # nothing else: what ended the runs is told
+            await task
         for worker in here.workers:  # the one that was under way
             if worker not in ended and worker.code is None and "--follow" not in worker.arguments:
                 await worker.ended(90)
@@ -87,7 +88,12 @@ async def outlasts_restarts(directory: Path, work: Path, rows: int, pauses: list
                 await asyncio.sleep(pause)
                 while not number and not await here.done():
                     await asyncio.sleep(0.05)
-                if not number:
+                if number:  # what was done in the pause makes room for more
+                    await here.rows(
+                        "update notes set body = body || ' again' where id %% 10 = %s returning 1",
+                        number % 10,
+                    )
+                else:
                     assert await here.done() < rows, "the restart is not in the middle of the work"
                 await restart(directory, list(RESTARTS)[number % 2], down=number % 3)
             await here.until_in_step(300)

@@ -19,7 +19,10 @@ from doctor_scene import ADD, Doctor, role
 from instep.upkeep.doctor.examine import DATABASE, checks
 from instep.upkeep.doctor.server import limits
 
-pytestmark = pytest.mark.xdist_group("doctor")
+pytestmark = [
+    pytest.mark.xdist_group("doctor"),
+    pytest.mark.session("the way to the server is what doctor is asked about"),
+]
 
 
 @pytest.fixture(scope="module")

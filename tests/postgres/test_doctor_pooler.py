@@ -17,7 +17,10 @@ import pytest
 from cli_scene import CommandLine
 from doctor_scene import Doctor
 
-pytestmark = pytest.mark.xdist_group("doctor-server")
+pytestmark = [
+    pytest.mark.xdist_group("doctor-server"),
+    pytest.mark.session("the way to the server is what doctor is asked about"),
+]
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 

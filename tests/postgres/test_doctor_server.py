@@ -23,7 +23,10 @@ from instep.database import embedded
 from instep.settings import Settings
 from instep.upkeep.doctor.examine import doctor as examine
 
-pytestmark = pytest.mark.xdist_group("doctor-server")
+pytestmark = [
+    pytest.mark.xdist_group("doctor-server"),
+    pytest.mark.session("the way to the server is what doctor is asked about"),
+]
 
 
 @pytest.fixture(scope="module")
