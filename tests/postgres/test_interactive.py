@@ -147,3 +147,21 @@ async def test_queries_may_have_a_server_of_their_own(dsn: str, conn: Any, tmp_p
 async def rows(conn: Any) -> list[tuple[str]]:
     found = await (await conn.execute("select server from instep.interactive")).fetchall()
     return [(server.rstrip("/"),) for (server,) in found]
+
+
+async def test_what_does_not_work_is_said_once(
+    dsn: str, conn: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(interactive, "TROUBLE_SECONDS", 0.05)
+    monkeypatch.setattr(interactive, "ANNOUNCE_SECONDS", 0.0)
+    await conn.execute("drop table instep.interactive")
+    async with signal(dsn) as one:
+        one.announce(SERVER)
+        one.wanted(SERVER)
+        await until(lambda: one.looks > 2, 5)
+        await asyncio.sleep(0.1)
+        one.announce(SERVER)
+        await until(lambda: one.writes > 1, 5)
+    said = [record.getMessage() for record in caplog.records if record.name == "instep.interactive"]
+    assert sorted(words.split(" ")[1] for words in said) == ["see", "tell"]
+    assert all("interactive" in words for words in said)

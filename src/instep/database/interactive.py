@@ -8,6 +8,7 @@ it does not); a database that does not answer changes nothing; it works behind a
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -25,6 +26,7 @@ POLL_SECONDS = 0.25
 TROUBLE_SECONDS = 5.0  # before a database that did not answer is asked again
 IDLE_SECONDS = 1.0  # without a bulk request: no more looks
 
+_log = logging.getLogger("instep.interactive")
 _SQL = Statements("instep.database", "interactive.sql")
 
 
@@ -43,6 +45,7 @@ class Interactive:
         self._looking: asyncio.Task[None] | None = None
         self._writing: set[asyncio.Task[None]] = set()
         self.looks = self.writes = 0  # round trips so far
+        self._told: set[str] = set()  # what does not work, each said once
 
     def announce(self, server: str) -> None:
         """A query is about to be sent to `server`. Returns at once."""
@@ -73,8 +76,8 @@ class Interactive:
         try:
             async with self._database.connection() as conn:
                 await conn.execute(_SQL["announce"], {"server": server, "seconds": EXPIRY_SECONDS})
-        except (psycopg.Error, PoolTimeout, PoolClosed):
-            # The query is answered all the same, only not before others; a reader's role may not write.
+        except (psycopg.Error, PoolTimeout, PoolClosed) as error:
+            self._tell("cannot tell workers of queries, which wait behind their requests", error)
             self._announced[server] = self._clock.monotonic() + TROUBLE_SECONDS
 
     async def _look(self) -> None:
@@ -91,8 +94,15 @@ class Interactive:
         try:
             async with self._database.connection() as conn:
                 rows = await (await conn.execute(_SQL["wanted"], {})).fetchall()
-        except (psycopg.Error, PoolTimeout, PoolClosed):
-            return False  # what was seen last holds until it expires; the run itself says what is wrong
+        except (psycopg.Error, PoolTimeout, PoolClosed) as error:
+            self._tell("cannot see whether queries wait, which go behind these requests", error)
+            return False  # what was seen last holds until it expires
         now = self._clock.monotonic()
         self._until = {server: now + seconds for server, seconds in rows}
         return True
+
+    def _tell(self, what: str, error: Exception) -> None:
+        """Nothing stops for it, but somebody may want to mend it: a role without rights, say."""
+        if what not in self._told:
+            self._told.add(what)
+            _log.warning("%s: %s", what, str(error).strip() or type(error).__name__)
