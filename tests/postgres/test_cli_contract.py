@@ -129,6 +129,26 @@ def test_wrong_key_exits_1_and_names_the_setting(line: CommandLine, model: Model
     assert "INSTEP_EMBED_API_KEY" in seen.object["configuration"]
 
 
+@pytest.mark.parametrize("provider", ["minilm", "openai"])
+def test_another_provider_than_the_tables_exits_1_and_counts_nothing(
+    line: CommandLine, provider: str, model: ModelThread
+) -> None:
+    """Forgotten settings must not dead-letter a table: neither by its model's name, nor by its missing tokenizer."""
+    if provider == "openai":  # added with MiniLM's tokens, run by a server
+        line.sql(
+            "update instep.target set spec = spec || '{\"splitter\": \"256t\"}' where derivation = 'packages.embed'"
+        )
+    line.environment["INSTEP_EMBED_PROVIDER"] = provider
+    for _ in range(4):  # more than an entry has attempts
+        seen = line.run("run", "packages", "--json")
+        assert seen.code == 1, seen
+        assert "INSTEP_EMBED_PROVIDER" in seen.object["configuration"]
+        assert (seen.object["failed"], seen.object["dead"], seen.object["pending"]) == (0, 0, 5)
+    assert line.sql("select distinct attempts, failed_at, token from instep.outbox_packages_embed") == [
+        (0, None, None)
+    ]
+
+
 def test_sigterm_gives_back_and_exits_143(line: CommandLine, model: ModelThread) -> None:
     model.server.forget()
     model.server.faults.slow = 30.0

@@ -5,7 +5,7 @@ import pytest
 from psycopg import errors as pg
 
 from instep.engine.failures import Meaning, classify
-from instep.errors import Configuration, Outage, Permanent, Retryable
+from instep.errors import Configuration, Outage, Permanent, Refused, Retryable, SettingsError
 
 
 @pytest.mark.parametrize(
@@ -13,6 +13,8 @@ from instep.errors import Configuration, Outage, Permanent, Retryable
     [
         (Outage("refused"), Meaning.BACKEND, "server error", False),
         (Configuration("401"), Meaning.SETTING, "wrong answer", True),
+        (Refused("no such splitter"), Meaning.SETTING, "refused", True),
+        (SettingsError("no such model"), Meaning.SETTING, "refused", True),
         (Permanent("400", kind="input refused"), Meaning.ITEM, "input refused", True),
         (Retryable("busy", kind="busy"), Meaning.ITEM, "busy", False),
         (pg.AdminShutdown("57P01"), Meaning.DATABASE, "database", False),

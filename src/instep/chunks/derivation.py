@@ -49,10 +49,17 @@ class Making:
 
 
 def making_of(target: Target, embedder: Embedder) -> Making:
-    """What a target's spec says, with `embedder` as its model. Refused for a splitter that needs the tokenizer of a
-    model that has none at hand."""
+    """What a target's spec says, with `embedder` as its model. Configuration where its splitter needs a tokenizer
+    and this model has none at hand."""
     prefix = str(target.spec.get("document_prefix", ""))
     count, code = embedder.measure(), str(target.spec["splitter"])
+    if count is None and "c" not in code:
+        raise Configuration(
+            f"{target.derivation} was made with a model whose tokenizer is at hand, and INSTEP_EMBED_PROVIDER names one"
+            f" that has none here (its texts are cut by {code})",
+            setting="INSTEP_EMBED_PROVIDER",
+            hint="set INSTEP_EMBED_PROVIDER as it was when the table was added",
+        )
     if count is None or "c" in code:
         return Making(embedder, splitter_of(code, None), prefix)
     # The prefix is sent along, and the model's own marks: both must fit.

@@ -13,7 +13,7 @@ from enum import Enum
 import psycopg
 
 from instep.database.outages import is_corruption, is_outage, is_schema, is_serialization
-from instep.errors import Configuration, Outage, Permanent, Retryable
+from instep.errors import Configuration, Outage, Permanent, Refused, Retryable
 from instep.text.clean import printable_error
 
 
@@ -52,6 +52,8 @@ def classify(error: BaseException) -> Failed:
             return Failed(Meaning.BACKEND, "server error", message, False, error.retry_after)
         case Configuration():
             return Failed(Meaning.SETTING, "wrong answer", message, True)
+        case Refused():  # settings that do not fit what a target was made with, say
+            return Failed(Meaning.SETTING, "refused", message, True)
         case Permanent():
             return Failed(Meaning.ITEM, error.kind, message, True)
         case Retryable():

@@ -22,7 +22,7 @@ from instep.chunks.vector_type import pgvector_schema
 from instep.engine.declaration import Declaration, Source, Target
 from instep.engine.declared import read_targets, reading_ids, source_names
 from instep.engine.ports import Conn
-from instep.errors import Unknown
+from instep.errors import Configuration, SettingsError, Unknown
 from instep.inference.ports import Embedder
 from instep.inference.providers import create_embedder, default_url, leaves_machine
 from instep.search.columns import read_columns
@@ -47,7 +47,7 @@ async def workshop(app: Instep, source: Source, declarations: Sequence[Declarati
 
     def embedder_of(target: Target) -> Embedder:
         if target.name not in made:
-            made[target.name] = _embedder(app, target.spec, app.settings.embed_url)
+            made[target.name] = _of_target(app, target)
         return made[target.name]
 
     embed, search = await build(app.database, source.name, embedder_of, app.settings.data_dir / "indexes")
@@ -210,6 +210,19 @@ async def _reading(conn: Conn, declaration: Declaration, born: frozenset[int]) -
         if target.state == "reading" and target.id in born:
             return target
     raise Unknown(f"{declaration.name} is not what it was")
+
+
+def _of_target(app: Instep, target: Target) -> Embedder:
+    """Raises Configuration where the settings name a provider that has not the model that the target was made with."""
+    try:
+        return _embedder(app, target.spec, app.settings.embed_url)
+    except SettingsError as error:
+        raise Configuration(
+            f"{target.derivation} was made with the model {target.spec.get('model')}, which"
+            f" INSTEP_EMBED_PROVIDER={app.settings.embed_provider} cannot give: {error}",
+            setting="INSTEP_EMBED_PROVIDER",
+            hint="set INSTEP_EMBED_PROVIDER and INSTEP_EMBED_URL as they were when the table was added",
+        ) from error
 
 
 def _embedder(app: Instep, spec: Mapping[str, Any], url: str | None) -> Embedder:
