@@ -198,8 +198,10 @@ class Instep:
 
     async def resume(self, name: str | None = None) -> list[Pause]:
         """Lift the pause of a name, or (None) all; gives those that were in force. Raises Refused where a wider one
-        would go on holding it."""
+        would go on holding it, and for an unknown name."""
         async with self.database.connection() as conn:
+            if name and all(one.scope != name for one in await pause.standing(conn)):
+                await self._declarations(conn, [name])
             return await pause.resume(conn, name)
 
     async def paused(self) -> list[Pause]:

@@ -162,6 +162,15 @@ def test_sigterm_gives_back_and_exits_143(line: CommandLine, model: ModelThread)
     assert line.sql("select count(*), count(token) from instep.outbox_packages_embed") == [(5, 0)]
 
 
+@pytest.mark.parametrize(
+    "arguments", [("pause", "--reason", " "), ("pause", "nosuch", "--reason", "x"), ("resume", "nosuch")]
+)
+def test_a_pause_that_makes_no_sense_exits_2(line: CommandLine, arguments: tuple[str, ...]) -> None:
+    refused = line.run(*arguments)
+    assert refused.code == 2, refused
+    assert "blank" in refused.err or "nosuch" in refused.err
+
+
 def test_pause_and_resume(line: CommandLine) -> None:
     """OPERATIONS: no new wave while it lasts; status shows it; exit code 0, because somebody wanted it so."""
     paused = line.run("pause", "packages.embed", "--reason", "new model", "--until", "2h", "--json").object

@@ -50,7 +50,10 @@ class Pause:
 
 
 async def pause(conn: Conn, scope: str, reason: str, until: datetime | timedelta | None = None) -> Pause:
-    """Pause a scope, or give a paused one another reason and end. Raises Refused for an end that has passed."""
+    """Pause a scope, or give a paused one another reason and end. Raises Refused for an end that has passed,
+    and for a blank reason."""
+    if not reason.strip():
+        raise Refused("the reason of a pause is blank", hint="say why: whoever finds it wants to know")
     length = until.total_seconds() if isinstance(until, timedelta) else None
     moment = until if isinstance(until, datetime) else None
     async with conn.transaction():
