@@ -1,6 +1,7 @@
 """What slows queues down elsewhere: old snapshots, idle transactions, piles of dead letters and of future entries.
 
-A live cycle, over and over: rows change (not timed), the change log is absorbed, as many entries are drained. By the
+A live cycle, over and over: rows change (not timed), the change log is absorbed, as many entries are claimed and
+removed (nothing is loaded or made in between: it is not the rate of a worker, but of what pressure slows). By the
 engine's own absorb, claim and commit, one after the other on one connection, with no model and no outputs, at several
 numbers of waiting entries. Each case has a database of its own (what another session holds holds back nothing in other
 databases), and takes turns with the others cycle by cycle, so that whatever else the machine does hits all alike. After
@@ -34,7 +35,7 @@ from instep.testing.toy import ToyDerivation
 WAVE, PIECE = 500, 2000
 WAITING = (10_000, 1_000_000, 3_000_000)
 LAID_BY = 1_000_000  # dead letters, and as many entries that must wait for their time
-STEP, CYCLES = 10_000, 10  # changes absorbed, and entries drained, in each cycle
+STEP, CYCLES = 10_000, 10  # changes absorbed, and entries claimed and removed, in each cycle
 GOAL = 0.7
 HELD = {
     "calm": "",
@@ -170,7 +171,7 @@ class Worker:
         self.drains.append(time.perf_counter() - began)
 
     def told(self, step: int) -> dict[str, Any]:
-        """Entries drained, claims and changes absorbed in a second, and all the times that they are made from."""
+        """Entries claimed and removed, claims and changes absorbed in a second, and all the times that they are made from."""
         return {
             "drain": step * len(self.drains) / sum(self.drains),
             "claim": len(self.claims) / sum(self.claims),
@@ -242,13 +243,13 @@ async def _turns(bench: Bench, size: Size, lives: dict[str, Live], step: int, cy
             for case, worker in workers.items():
                 size.rounds.setdefault(case, []).append(worker.told(step) | {"dead": dead[case]})
             bench.say(
-                f"pressure: {size.waiting:,} waiting, round {round}: drained a second: "
+                f"pressure: {size.waiting:,} waiting, round {round}: claimed and removed a second: "
                 + ", ".join(f"{case} {rounds[-1]['drain']:,.0f}" for case, rounds in size.rounds.items())
             )
 
 
 def _part(server: postgres.Server, sizes: list[Size], step: int, cycles: int, laid_by: int) -> Part:
-    names = {"drain": "drained", "claim": "claims", "absorb": "absorbed"}
+    names = {"drain": "claim and removal", "claim": "claims", "absorb": "absorbed"}
     figures = [
         Figure(
             f"{case}: {names[measure]}, of the calm rate, at its worst size",
@@ -258,14 +259,14 @@ def _part(server: postgres.Server, sizes: list[Size], step: int, cycles: int, la
     ]  # fmt: skip
     return Part(
         "pressure",
-        f"Cycles of {step:,} changes absorbed and as many entries drained in waves of {WAVE}, {cycles} in each measurement, while so "
-        f"many wait; {laid_by:,} dead letters and {laid_by:,} future entries. Other transactions are held for the whole "
+        f"Cycles of {step:,} changes absorbed and as many entries claimed and removed in waves of {WAVE} (claim and commit: no "
+        f"load, no outputs), {cycles} in each measurement, while so many wait; {laid_by:,} dead letters and {laid_by:,} future entries. Other transactions are held for the whole "
         "measurement.",
         figures,
         [
             Table(
                 "A second, medians of the rounds; in brackets of the calm one",
-                ("waiting", "case", "entries drained", "claims", "changes absorbed", "slowest claim, ms",
+                ("waiting", "case", "claim and removal of entries", "claims", "changes absorbed", "slowest claim, ms",
                  "dead rows of the log"),
                 [
                     [
