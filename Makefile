@@ -6,7 +6,7 @@ DATABASE_TESTS := $(PYTEST) -n 2 --dist loadgroup
 CHECKED := $(wildcard src tests benchmarks scripts examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test format lint types layers unit database versions test-16 torture demo bench constraints clean
+.PHONY: help setup test format lint types layers unit database versions test-16 torture demo bench bench-all constraints clean
 
 help:  ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,8 +60,11 @@ torture: setup  ## the long form of the fault tests, half an hour or more
 demo: setup  ## real rows, derived, searched, changed, in step (DEMO_ROWS limits them)
 	@$(BIN) instep demo
 
-bench: setup  ## every figure that instep promises, beside its goal and its peers (docs/benchmarks.md)
+bench: setup  ## every figure that instep promises, beside its goal and its peers but pgai (docs/benchmarks.md)
 	@$(BIN) benchmarks
+
+bench-all: setup  ## the same with pgai, which is installed for it (6.8 GB, once)
+	@$(BIN) benchmarks --with-pgai
 
 constraints: setup  ## write constraints.txt from what .venv holds
 	@$(BIN) pip list --format=freeze | grep -viE '^(instep|pip|setuptools|wheel)==' > constraints.txt
