@@ -354,6 +354,40 @@ async def test_c7_77_one_table_that_cannot_be_worked_does_not_stop_the_others(
         await running
 
 
+async def test_c7_77_one_tables_provider_is_down_and_the_other_table_goes_on(
+    dsn: str, conn: Any, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tables with a model each, as behind a gateway that sends each model to a server of its own."""
+    async with ModelServer("tei", model_name="instep/other-model", dimensions=DIMENSIONS) as other:
+        urls = {one.model_name: one.url for one in (server, other)}
+
+        def behind_a_gateway(provider: str, **settings: Any) -> Embedder:
+            given = {**settings, "url": urls[settings["model"]], "sleep": _at_once}
+            return create_embedder(provider, **given)
+
+        monkeypatch.setattr("instep.catalogues.tables.workshop.create_embedder", behind_a_gateway)
+        for table, its in (("apples", server), ("pears", other)):
+            await conn.execute(f"create table {table} (id bigint primary key, body text)")
+            await conn.execute(f"insert into {table} select g, 'fruit ' || g from generate_series(1, 5) g")
+            async with opened(dsn, its, tmp_path) as app:
+                await added(app, table, "body")
+        server.faults.status = 503
+        async with opened(dsn, server, tmp_path) as app:
+            reports = {report.name: report for report in await app.run(observer=Recorder())}
+            assert "503" in reports["apples.embed"].outage
+            assert (reports["apples.embed"].counters.indexed, reports["apples.embed"].exit_code) == (0, 1)
+            assert (reports["pears.embed"].counters.indexed, reports["pears.embed"].outage) == (5, "")
+            stop = Stop()
+            running = asyncio.create_task(app.run(observer=(told := Recorder()), stop=stop, follow=True))
+            await conn.execute("insert into pears values (6, 'another')")
+            assert await app.wait_until_in_sync("pears", "6", timeout=30)
+            assert told.named("outage")
+            stop.finish()
+            await running
+        entries = await conn.execute("select count(*), max(attempts) from instep.outbox_apples_embed")
+        assert await entries.fetchone() == (5, 0)
+
+
 async def test_c7_extra_a_table_that_is_added_under_a_worker_is_worked(
     dsn: str, conn: Any, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
