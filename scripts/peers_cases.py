@@ -154,6 +154,7 @@ WHY: dict[int | str, str] = {
     "wal": "Does not apply: changes are captured by triggers, no replication slot is made.",
 }
 
+NONE = "none yet"
 _NAMED = re.compile(r"(?<![a-z0-9])c([1-7])_(\d+)(?=_|$)")
 _CASE = re.compile(r"(?<![a-z0-9])case_(\d+)(?=_|$)")
 _SAID = re.compile(r"PEERS((?:[ ,:;]+(?:and )?(?:C[1-7] )?\d+)+)")
@@ -210,7 +211,7 @@ def markdown() -> str:
 def _answer(case: int | str, found: list[str]) -> str:
     parts = [WHY[case]] if case in WHY else []
     parts += [f"`{place.removeprefix('tests/')}`" for place in dict.fromkeys(found)]
-    return " ".join(parts) or "none yet"
+    return " ".join(parts) or NONE
 
 
 if __name__ == "__main__":

@@ -23,6 +23,15 @@ def test_the_page_is_up_to_date() -> None:
     assert page == script().markdown(), "run: python scripts/peers_cases.py > docs/peers-cases.md"
 
 
+def test_each_case_has_a_test_or_a_reason() -> None:
+    script_ = script()
+    found = script_.collected()
+    assert [case for case, tests in found.items() if not tests and case not in script_.WHY] == []
+    assert set(script_.WHY) <= set(found), "a reason of a case that there is not"
+    assert script_._answer("nothing", []) == script_.NONE
+    assert script_.NONE not in script_.markdown()
+
+
 def test_names_and_docstrings_are_understood() -> None:
     found = script().collected()
     assert "tests/postgres/test_peers_derived.py::test_c2_20_c2_30_an_output_that_a_dead_worker_held_is_free_when_its_hold_runs_out" in found[30]  # fmt: skip
