@@ -38,6 +38,43 @@ def named(row: str) -> list[tuple[list[Path], str]]:
     return found
 
 
+@cache
+def torture(file: Path) -> frozenset[str]:
+    """The tests that `make test` plays no part of: marked themselves, not one of their parameters."""
+    tree = ast.parse(file.read_text("utf-8"))
+    return frozenset(
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and any(ast.unparse(mark) == "pytest.mark.torture" for mark in node.decorator_list)
+    )
+
+
+def unsaid(row: str) -> list[str]:
+    """Torture tests that the row names one by one without saying what they are."""
+    if re.search(r"\(torture\)|`make torture`", row):
+        return []
+    return [
+        name
+        for files, pattern in named(row)
+        if pattern != "*"
+        for file in files
+        for name in torture(file)
+        if fnmatch(name, pattern)
+    ]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
+def test_a_claim_says_what_make_test_does_not_play(row: str) -> None:
+    assert unsaid(row) == []
+
+
+def test_a_torture_test_that_is_not_said_is_seen() -> None:
+    row = "| so | `tests/faults/test_database.py::test_c6_70_five_minutes_without_a_database` |"
+    assert unsaid(row) == ["test_c6_70_five_minutes_without_a_database"]
+    assert unsaid(row.replace("` |", "` (torture) |")) == []
+
+
 @pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
 def test_a_claim_names_tests_that_are_there(row: str) -> None:
     tests = named(row)
