@@ -105,11 +105,15 @@ def test_a_storm(scene: Scene, seed: int) -> None:
     scene.in_step()
 
 
+AGAIN = [1, pytest.param(2, marks=pytest.mark.torture)]
+
+
+@pytest.mark.parametrize("hit", AGAIN)
 @pytest.mark.parametrize("point", RENEWED)
-def test_killed_while_it_renews_a_lease(scene: Scene, point: str) -> None:
+def test_killed_while_it_renews_a_lease(scene: Scene, point: str, hit: int) -> None:
     scene.write()
     scene.model.server.hold()
-    scene.start("run", "articles", failpoint=point, INSTEP_LEASE_SECONDS="2").killed()
+    scene.start("run", "articles", failpoint=f"{point}:{hit}", INSTEP_LEASE_SECONDS="2").killed()
     scene.model.release()
     scene.others_go_on()
     scene.in_step()
@@ -129,31 +133,34 @@ def test_killed_while_it_gives_back(scene: Scene, point: str) -> None:
     scene.in_step()
 
 
+@pytest.mark.parametrize("hit", AGAIN)
 @pytest.mark.parametrize("point", PARKED)
-def test_killed_while_it_parks_what_took_too_long(scene: Scene, point: str) -> None:
+def test_killed_while_it_parks_what_took_too_long(scene: Scene, point: str, hit: int) -> None:
     scene.write()
     scene.model.server.hold()
     budget = {"INSTEP_CALL_TIMEOUT_SECONDS": "0.4"}
-    scene.start("run", "articles.embed", failpoint=point, **budget).killed()
+    scene.start("run", "articles.embed", failpoint=f"{point}:{hit}", **budget).killed()
     scene.model.release()
     scene.others_go_on()
     scene.in_step()
 
 
+@pytest.mark.parametrize("hit", AGAIN)
 @pytest.mark.parametrize("point", FAILED)
-def test_killed_while_it_records_a_failure(scene: Scene, point: str) -> None:
+def test_killed_while_it_records_a_failure(scene: Scene, point: str, hit: int) -> None:
     """The item fails once, whoever records it: one attempt, not two and not none."""
     scene.write()
-    scene.write(f"update articles set title = '{POISON}' where id = 3")
+    for key in (3, 22):  # in waves of their own
+        scene.write(f"update articles set title = '{POISON}' where id = {key}")
     scene.model.server.faults.refuse = {POISON: 400}
-    scene.failed = {(3,)}
-    scene.start("run", "articles", failpoint=point).killed()
+    scene.failed = {(3,), (22,)}
+    scene.start("run", "articles", failpoint=f"{point}:{hit}").killed()
     scene.others_go_on(code=None)
     scene.in_step()
     dead = scene.sql(
-        "select key_1, attempts, error_kind from instep.outbox_articles_embed where failed_at is not null"
+        "select key_1, attempts, error_kind from instep.outbox_articles_embed where failed_at is not null order by 1"
     )
-    assert dead == [(3, 1, "input refused")]
+    assert dead == [(3, 1, "input refused"), (22, 1, "input refused")]
 
 
 def unreadable(scene: Scene) -> None:
