@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fault_points import SCENES
+from fault_points import SCENES, UNTERMINATED
 
 from instep import failpoints
 from instep.errors import SettingsError
@@ -64,10 +64,18 @@ def test_every_scene_is_played() -> None:
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "parametrize"
+        and ast.literal_eval(node.args[0]) == "point"
         for name in node.args
         if isinstance(name, ast.Name)
     }
     assert used == set(SCENES)
+
+
+def test_every_scene_has_its_sigterm_or_a_reason() -> None:
+    tree = ast.parse(Path(__file__).with_name("test_shutdown.py").read_text("utf-8"))
+    played = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & set(SCENES)
+    assert played.isdisjoint(UNTERMINATED)
+    assert played | set(UNTERMINATED) == set(SCENES)
 
 
 def test_the_list_sees_a_new_point() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_points import CHANGED, RELEASED, RENEWED, SEARCH_INDEX
+from fault_points import CHANGED, FAILED, PARKED, RELEASED, RENEWED, SEARCH_INDEX
 from fault_scene import Scene, Stage, wait_for
 from run_many import BOUND, KINDS
 from test_kill_indexes import index_is_right, outside
@@ -97,6 +97,52 @@ def test_c6_69_sigterm_while_leases_are_renewed_or_given_back(scene: Scene, poin
     assert owned(scene) == []
     scene.model.release()
     scene.run("run", "articles")
+    scene.in_step()
+
+
+def held(scene: Scene) -> list[tuple[Any, ...]]:
+    return scene.sql(
+        "select key_1, token, lease_until from instep.outbox_articles_embed where token is not null or lease_until is not null"
+    )
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("point", PARKED)
+def test_c6_69_sigterm_while_it_parks(scene: Scene, point: str) -> None:
+    """Parked or given back: held by nobody, and counted by nobody."""
+    scene.write()
+    scene.model.server.hold()
+    budget = {"INSTEP_CALL_TIMEOUT_SECONDS": "0.4", "INSTEP_LEASE_SECONDS": "600"}
+    child = scene.start("run", "articles.embed", failpoint=f"{point}:1:stop", **budget)
+    child.stopped()
+    child.signal(signal.SIGTERM)
+    child.resume()
+    child.ended(TERMINATED, ENDS)
+    assert held(scene) == []
+    assert scene.sql("select key_1 from instep.outbox_articles_embed where attempts > 0") == []
+    scene.model.release()
+    scene.others_go_on()
+    scene.in_step()
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("point", FAILED)
+def test_c6_69_sigterm_while_it_records_a_failure(scene: Scene, point: str) -> None:
+    """The failure is recorded once, or not yet; the others of the wave are given back, uncounted."""
+    scene.write("update articles set title = 'poison' where id = 3")
+    scene.write("update articles set title = 'new ' || title where id in (1, 2, 4)")
+    scene.model.server.faults.refuse = {"poison": 400}
+    scene.failed = {(3,)}
+    child = scene.start("run", "articles.embed", failpoint=f"{point}:1:stop", INSTEP_LEASE_SECONDS="600")
+    child.stopped()
+    child.signal(signal.SIGTERM)
+    child.resume()
+    child.ended(TERMINATED, ENDS)
+    assert held(scene) == []
+    counted = "select key_1, attempts from instep.outbox_articles_embed where attempts > 0"
+    assert scene.sql(counted) in ([], [(3, 1)])
+    scene.run("run", "articles", code=None)
+    assert scene.sql(counted) == [(3, 1)]
     scene.in_step()
 
 
