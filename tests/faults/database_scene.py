@@ -14,8 +14,11 @@ from typing import Any
 
 import psycopg
 from app_scene import DIMENSIONS, added, opened
+from invariants import check
 
-from instep.testing.model_server import ModelServer, vector_of
+from instep.testing.model_server import ModelServer
+
+ROWS = "select id, true, body, array[body]::text[] from notes"
 
 
 @dataclass
@@ -62,26 +65,17 @@ class Scene:
         )
 
     async def in_step(self) -> list[str]:
-        """What is wrong, by plain SQL and Python: nothing but f(source), each once, and nothing left in the queue."""
-        wrong = []
-        source = dict(await self.rows("select id, body from notes"))
-        chunks = await self.rows("select id, text, vector::real[] from instep.notes_chunks order by id")
-        if [(key, text) for key, text, _ in chunks] != sorted(source.items()):
-            wrong.append(f"{len(chunks)} chunks of {len(source)} rows are not the rows' texts")
-        for key, text, vector in chunks:
-            if max(abs(vector_of(text, DIMENSIONS) - vector)) > 1e-6:
-                wrong.append(f"the vector of {key} is another text's")
-        for derivation in ("embed", "search"):
-            (left, attempts, dead) = (
-                await self.rows(
-                    f"select count(*), coalesce(max(attempts), 0), count(failed_at) from instep.outbox_notes_{derivation}"
-                )
-            )[0]
-            stamps = {key for (key,) in await self.rows(f"select key_1 from instep.stamp_notes_{derivation}")}
-            if (left, attempts, dead) != (0, 0, 0):
-                wrong.append(f"notes.{derivation}: {left} entries, {attempts} attempts, {dead} dead")
-            if stamps != set(source):
-                wrong.append(f"notes.{derivation}: {len(stamps)} stamps of {len(source)} rows")
+        """What is wrong, by invariants.py: nothing but f(source), each once, and nothing left in the queue. Of the
+        search documents, whose words the stemmer changes, the number, the stamps and the queue."""
+        source = {key for (key,) in await self.rows("select id from notes")}
+        async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as conn:
+            wrong = [str(violation) for violation in await check(conn, "notes.embed", ROWS)]
+        ((left,),) = await self.rows("select count(*) from instep.outbox_notes_search")
+        if left:
+            wrong.append(f"notes.search: {left} entries")
+        stamps = {key for (key,) in await self.rows("select key_1 from instep.stamp_notes_search")}
+        if stamps != source:
+            wrong.append(f"notes.search: {len(stamps)} stamps of {len(source)} rows")
         found = await self.rows("select count(*) from instep.lexical_notes_search_2")
         if found != [(len(source),)]:
             wrong.append(f"{found[0][0]} search documents of {len(source)} rows")
