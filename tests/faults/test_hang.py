@@ -185,6 +185,37 @@ def test_c3_35_a_stale_failure_is_not_counted(scene: Scene) -> None:
     scene.in_step()
 
 
+LIMIT = 10  # seconds: more than the lease and a run take
+
+
+def test_a_worker_that_stands_still_in_a_transaction_holds_its_rows_until_the_server_ends_it(
+    scene: Scene,
+) -> None:
+    """With `pooler` its sessions set no limit of their own, so that the database's, a short one, holds."""
+    (name,) = scene.sql("select current_database()")[0]
+    scene.sql(f"alter database {name} set idle_in_transaction_session_timeout = '{LIMIT}s'")
+    scene.write(f"update articles set title = 'new ' || title where id <= {WAVE}")
+    first = scene.start(
+        "run", "articles.embed", "--json", failpoint="commit.fenced:1:stop", INSTEP_POOLER="true"
+    )
+    first.stopped()
+    held = tokens(scene)
+    assert len(held) == WAVE
+    scene.until(LEASE_ENDS)
+    scene.run("run", "articles.embed", code=None)
+    assert scene.sql(LOCKING) != [], "it was to hold its locks longer than its lease"
+    assert tokens(scene) == held, "passed over, not waited for"
+    scene.until(f"not exists ({LOCKING})")
+    scene.run("run", "articles.embed")
+    assert tokens(scene) == {}
+    scene.run("run", "articles")
+    before = rows(scene)
+    first.resume()
+    first.ended_in({0, 1})  # 1: a session that was ended is an outage
+    assert rows(scene) == before
+    scene.in_step()
+
+
 @pytest.mark.torture
 @pytest.mark.parametrize("point", STALLED)
 def test_the_second_has_finished_when_the_first_wakes(scene: Scene, point: str) -> None:
