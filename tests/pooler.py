@@ -1,4 +1,4 @@
-"""A real PgBouncer in transaction mode before a test server, on a loopback port of its own."""
+"""A real PgBouncer before a test server, on a loopback port of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ listen_addr = 127.0.0.1
 listen_port = {listen}
 unix_socket_dir =
 auth_type = any
-pool_mode = transaction
+pool_mode = {mode}
 default_pool_size = {pool}
 max_client_conn = 500
 server_idle_timeout = 5
@@ -46,7 +46,7 @@ def through(dsn: str) -> str:
 
 
 @contextmanager
-def pgbouncer(dsn: str, directory: Path, pool: int = 8) -> Iterator[str]:
+def pgbouncer(dsn: str, directory: Path, pool: int = 8, mode: str = "transaction") -> Iterator[str]:
     """A DSN of the same database through PgBouncer. `pool`: server connections for each database."""
     assert PROGRAM is not None, WHY_NOT
     info = conninfo_to_dict(dsn)
@@ -58,7 +58,12 @@ def pgbouncer(dsn: str, directory: Path, pool: int = 8) -> Iterator[str]:
     user = str(info["user"])
     # auth_type any logs everybody in as the one user that the database entry names.
     settings = SETTINGS.format(
-        host=info["host"], port=info.get("port", 5432), listen=listen, pool=pool, directory=directory
+        host=info["host"],
+        port=info.get("port", 5432),
+        listen=listen,
+        pool=pool,
+        mode=mode,
+        directory=directory,
     ).replace("\n[pgbouncer]", f" user={user}\n[pgbouncer]")
     file.write_text(settings)
     command = [PROGRAM, str(file)]

@@ -2,65 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import psycopg
 import pytest
 from cli_scene import CommandLine
 from doctor_scene import Doctor
 
+from pooler import PROGRAM, WHY_NOT, pgbouncer
+
 pytestmark = [
     pytest.mark.xdist_group("doctor-server"),
+    pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT),
     pytest.mark.session("the way to the server is what doctor is asked about"),
 ]
-PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-
-
-@contextmanager
-def pgbouncer(dsn: str, mode: str, size: int = 20) -> Iterator[str]:
-    """The DSN of a PgBouncer before the test's database."""
-    if PGBOUNCER is None:
-        pytest.skip("there is no pgbouncer here (Debian: apt-get install pgbouncer)")
-    info = psycopg.conninfo.conninfo_to_dict(dsn)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    directory = Path(tempfile.mkdtemp(prefix="instep-b-"))
-    (directory / "pgbouncer.ini").write_text(
-        f"[databases]\n* = host={info['host']} port={info['port']} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
-        f"listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\ndefault_pool_size = {size}\n"
-        f"ignore_startup_parameters = extra_float_digits\nlogfile = {directory}/log\n"
-    )
-    identity = {}
-    if os.geteuid() == 0:  # PgBouncer refuses root
-        owner = os.stat(str(info["host"]))
-        identity = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
-        for path in (directory, directory / "pgbouncer.ini"):
-            os.chown(path, owner.st_uid, owner.st_gid)
-    process = subprocess.Popen(
-        [PGBOUNCER, str(directory / "pgbouncer.ini")], stderr=subprocess.DEVNULL, **identity
-    )  # type: ignore[call-overload]
-    try:
-        for _ in range(200):
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except ConnectionRefusedError:
-                assert process.poll() is None, (directory / "log").read_text()
-                time.sleep(0.05)
-        yield psycopg.conninfo.make_conninfo(dsn, host="127.0.0.1", port=port)
-    finally:
-        process.terminate()
-        process.wait(10)
-        shutil.rmtree(directory)
 
 
 @pytest.fixture
@@ -69,8 +23,8 @@ def doctor(dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Doct
     return Doctor(CommandLine(environment, capsys))
 
 
-def test_transaction_mode_is_found_and_led_past(doctor: Doctor) -> None:
-    with pgbouncer(doctor.line.dsn, "transaction") as pooled:
+def test_transaction_mode_is_found_and_led_past(doctor: Doctor, tmp_path: Path) -> None:
+    with pgbouncer(doctor.line.dsn, tmp_path / "pooler") as pooled:
         doctor.line.environment["DATABASE_URL"] = pooled
         doctor.mended(
             "pooler",
@@ -87,8 +41,8 @@ def test_transaction_mode_is_found_and_led_past(doctor: Doctor) -> None:
         doctor.assert_content()
 
 
-def test_doctor_leaves_no_setting_behind_in_a_poolers_sessions(doctor: Doctor) -> None:
-    with pgbouncer(doctor.line.dsn, "transaction", size=1) as pooled:
+def test_doctor_leaves_no_setting_behind_in_a_poolers_sessions(doctor: Doctor, tmp_path: Path) -> None:
+    with pgbouncer(doctor.line.dsn, tmp_path / "pooler", pool=1) as pooled:
         doctor.line.environment["DATABASE_URL"] = pooled
         settings = "select name, setting from pg_settings where source = 'session' order by 1"
         before = doctor.line.sql(settings)
@@ -96,23 +50,23 @@ def test_doctor_leaves_no_setting_behind_in_a_poolers_sessions(doctor: Doctor) -
         assert doctor.line.sql(settings) == before
 
 
-def test_session_mode_is_well_and_one_that_gives_no_second_connection_is_not_known(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_session_mode_is_well_and_one_that_gives_no_second_connection_is_not_known(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     dsn = doctor.line.dsn
-    with pgbouncer(dsn, "session") as pooled:
+    with pgbouncer(dsn, tmp_path / "wide", mode="session") as pooled:
         doctor.line.environment["DATABASE_URL"] = pooled
         doctor.assert_content("pooler")
         assert "a pooler in session mode" in doctor.ask("pooler").out
     monkeypatch.setattr("instep.upkeep.doctor.pooler.SECONDS", 1.0)
-    with pgbouncer(dsn, "session", size=1) as pooled:
+    with pgbouncer(dsn, tmp_path / "narrow", pool=1, mode="session") as pooled:
         doctor.line.environment |= {"DATABASE_URL": pooled, "INSTEP_DIRECT_DATABASE_URL": dsn}
         seen = doctor.ask("pooler")
         assert seen.code == 3, seen
         assert "there is a pooler, and it gave no second connection to tell its mode by" in seen.out
 
 
-def test_a_direct_address_that_is_none(doctor: Doctor) -> None:
+def test_a_direct_address_that_is_none(doctor: Doctor, tmp_path: Path) -> None:
     dsn = doctor.line.dsn
-    with pgbouncer(dsn, "transaction") as pooled:
+    with pgbouncer(dsn, tmp_path / "pooler") as pooled:
         doctor.line.environment |= {"INSTEP_DIRECT_DATABASE_URL": pooled}
         doctor.mended("pooler", "INSTEP_DIRECT_DATABASE_URL leads through a pooler")
 
