@@ -235,11 +235,11 @@ async def test_time_limits_of_the_role_are_not_ours(dsn: str, tmp_path: Path) ->
     async with scene(dsn, tmp_path, rows=1200) as here:
         here.model.faults.slow = 0.002
         for limit in (
-            "statement_timeout = '2ms'",
+            "statement_timeout = '25ms'",
             "lock_timeout = '1ms'",
             "idle_in_transaction_session_timeout = '1ms'",
             "idle_session_timeout = '200ms'",
-            "transaction_timeout = '2ms'",
+            "transaction_timeout = '25ms'",
         ):
             await here.rows(f"alter role postgres in database {name} set {limit}")
         worker = await here.run()

@@ -27,7 +27,7 @@ from instep.chunks.splitting import splitter_of, tokens_of, whole_limit
 from instep.database.statements import Statements, compose, fragment
 from instep.engine.declaration import Columns, Declaration, Key, Target, quoted
 from instep.engine.ports import Conn, Item, Loaded, Output
-from instep.errors import Configuration, Permanent
+from instep.errors import Configuration, Permanent, Refused
 from instep.inference.ports import Embedded, Embedder
 from instep.text.compose import entity_text
 from instep.text.split import Splitter
@@ -49,17 +49,10 @@ class Making:
 
 
 def making_of(target: Target, embedder: Embedder) -> Making:
-    """What a target's spec says, with `embedder` as its model. Configuration where its splitter needs a tokenizer
-    and this model has none at hand."""
+    """What a target's spec says, with `embedder` as its model. Refused for a splitter that needs the tokenizer of a
+    model that has none at hand."""
     prefix = str(target.spec.get("document_prefix", ""))
     count, code = embedder.measure(), str(target.spec["splitter"])
-    if count is None and "c" not in code:
-        raise Configuration(
-            f"{target.derivation} was made with a model whose tokenizer is at hand, and INSTEP_EMBED_PROVIDER names one"
-            f" that has none here (its texts are cut by {code})",
-            setting="INSTEP_EMBED_PROVIDER",
-            hint="set INSTEP_EMBED_PROVIDER as it was when the table was added",
-        )
     if count is None or "c" in code:
         return Making(embedder, splitter_of(code, None), prefix)
     # The prefix is sent along, and the model's own marks: both must fit.
@@ -161,7 +154,14 @@ class ChunkDerivation:
     def making(self, target: Target) -> Making:
         made = self._made.get(target.id)
         if made is None:
-            made = self._made[target.id] = self._make(target)
+            try:
+                made = self._made[target.id] = self._make(target)
+            except Refused as error:  # it was well when the target was made: the settings are others now
+                raise Configuration(
+                    f"{target.derivation} was made with another model than INSTEP_EMBED_PROVIDER names: {error}",
+                    setting="INSTEP_EMBED_PROVIDER",
+                    hint="set INSTEP_EMBED_PROVIDER and INSTEP_EMBED_URL as they were when the table was added",
+                ) from error
         return made
 
     async def _read(self, conn: Conn, statements: Statements, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
