@@ -76,13 +76,14 @@ async def test_c6_73_a_migration_that_is_ended_leaves_no_lock(server_dsn: str, t
                 with psycopg.connect(direct) as holder:
                     holder.execute("select pg_advisory_xact_lock(%s)", [LOCK])
                     worker = await here.start("migrate", dsn=through)
-                    waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+                    locks = "select count(*) from pg_locks where database = (select oid from pg_database where datname = current_database()) and locktype = 'advisory'"  # others share the server
+                    waits = f"{locks} and not granted"
                     while (await here.rows(waits)) != [(1,)]:
                         assert worker.code is None
                         await asyncio.sleep(0.1)
                     await worker.stop(signal.SIGINT, 30)
                     assert worker.code not in (0, None)
-                assert await here.rows("select count(*) from pg_locks where locktype = 'advisory'") == [(0,)]
+                assert await here.rows(locks) == [(0,)]
                 worker = await here.start("migrate", dsn=through)
                 assert await worker.ended(60) == 0, worker.err
                 assert await here.rows("select count(*) from instep.migration") != [(0,)]
